@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -22,9 +23,10 @@ from tests.support.prepared_folder import PreparedFolder
 from tests.support.silent_server import PATIENCE_S, silent_server
 from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.protocol import WRITE_PERSIST
-from tidemark.cli.app import app
+from tidemark.cli.app import app, is_not_in_a_report
 from tidemark.cli.console import print_json
 from tidemark.cli.options import current_user
+from tidemark.collections import isolation
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.holds import hold, release
@@ -704,3 +706,12 @@ def test_stdout_of_a_process_with_spark_is_the_report_alone(applied: CommandLine
     assert done.code == ExitCode.OK
     assert done.json["outcome"] == "ok"
     assert "Traceback" not in done.stderr
+
+
+def test_the_log_does_not_repeat_the_failures_that_a_command_prints() -> None:
+    def is_shown(name: str, level: int) -> bool:
+        return is_not_in_a_report(logging.LogRecord(name, level, "", 0, "it failed", None, None))
+
+    assert not is_shown(isolation.log.name, logging.WARNING)
+    assert is_shown(isolation.log.name, logging.ERROR), "the traceback of a bug"
+    assert is_shown("tidemark.write_buffer", logging.WARNING)

@@ -148,12 +148,17 @@ def test_rows_are_persisted_when_that_is_asked_for(
     assert app(["buffer", "persist"]) == ExitCode.OK
     assert "No collection has event times." in capsys.readouterr().out
     (tmp_path / "collections.yaml").write_text(
-        DECLARATION.replace("temp double", "temp double, at timestamp") + EVENT_TIMES
+        DECLARATION.replace("temp double", "temp double, at timestamp")
+        + EVENT_TIMES
+        + "    lifecycle: {hard_limit: 2}\n"
     )
     assert tidemark("apply", str(tmp_path / "collections.yaml")).code == 0
     write(tidemark, tmp_path, 0, '{"origin":"EWR","at":"2013-01-02T05:00:00Z"}', '{"at":"2013-01-01T00:10:00Z"}')
     assert tidemark("buffer", "ingest", "weather").code == 0
-    assert tidemark("buffer", "persist").json["collections"]["weather"]["details"]["decisions"] == []
+    assert app(["buffer", "persist"]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert "weather: pause: 2 open rows >= `hard_limit` 2" in shown
+    assert "weather: no partition is due: 2013-01-0" in shown
     assert [row["open_rows"] for row in tidemark("buffer", "partitions", "weather").json["partitions"]] == [1, 1]
     assert app(["buffer", "persist", "--now"]) == ExitCode.OK
     assert "weather: persist 2013-01-01: asked for" in capsys.readouterr().out
@@ -198,8 +203,9 @@ def test_what_is_not_persisted_is_replayed(tidemark: Any, tmp_path: Path, capsys
     assert tidemark("buffer", "ingest", "weather").code == 0
     assert app(["buffer", "replay", "weather", "--plan"]) == ExitCode.OK
     shown = capsys.readouterr().out
-    assert "weather: sequencer 0: numbers [0, 2)" in shown
-    assert "weather: partition 2013-01-01: 1 rows to replace" in shown
+    assert "weather: sequencer 0: numbers [0, 2), up to 2 entries to read" in shown
+    assert "weather: partition 2013-01-01: up to 1 rows to replace" in shown
+    assert "how many rows come back" in shown
     assert app(["buffer", "replay", "weather", "--partition", "2013-01-01"]) == ExitCode.OK
     assert "weather: partition 2013-01-01: 1 rows to replace by 1" in capsys.readouterr().out
     done = tidemark("buffer", "replay", "weather", "--from", "0:1").json["collections"]["weather"]

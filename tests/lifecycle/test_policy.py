@@ -11,7 +11,7 @@ import pytest
 from tests.lifecycle.ranges import span
 from tidemark.collections.declarations.lifecycle import LifecycleRules
 from tidemark.lifecycle.chunks import Action, Chunk, Operation, Stage
-from tidemark.lifecycle.policy import Control, Decision, PartitionChunks, Snapshot, decide, why_freeze
+from tidemark.lifecycle.policy import Control, Decision, PartitionChunks, Snapshot, decide, find_next_due, why_freeze
 from tidemark.lifecycle.windows import Window, Windows
 
 if TYPE_CHECKING:
@@ -398,3 +398,13 @@ def test_a_pass_over_many_partitions_takes_less_than_a_second() -> None:
     decisions = decide(snapshot, busy, now_ms=at(5))
     assert time.process_time() - before < 1
     assert len(decisions) >= 10_000
+
+
+def test_the_next_partition_that_is_due_is_known() -> None:
+    partitions = {"a": waiting(1, opened=5, last=12), "b": waiting(1, opened=4, last=14), "c": Windows()}
+    snapshot = Snapshot(collection="it", partitions={n: PartitionChunks(windows=w) for n, w in partitions.items()})
+    assert find_next_due(snapshot, rules(persist=True)) == (at(24), "b"), "its oldest row is 20 s old then"
+    assert find_next_due(snapshot, rules(persist=True, persist_when_cold=True)) == (at(22), "a"), "quiet for 10 s then"
+    assert find_next_due(snapshot, rules(persist=False)) is None
+    assert not decide(snapshot, rules(persist=True), now_ms=at(24) - 1)
+    assert [each.partition for each in decide(snapshot, rules(persist=True), now_ms=at(24))] == ["b"]

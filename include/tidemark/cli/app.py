@@ -23,6 +23,7 @@ from tidemark.report import ErrorReport
 from tidemark.secrets.redaction import RedactingFormatter, redact, traceback_text
 from tidemark.spark.toolchain import find_spark_folder, iceberg_runtime, read_spark_versions
 
+_FAILURES_LOG = "tidemark.collections.isolation"  # by name: help is shown without pyiceberg
 _INTERRUPTED = 130  # as shells say it: 128 + SIGINT
 _EPILOG = (
     "Exit codes: 0 done, 2 something to correct (plan), 64 usage, 65 refused, 66 input missing, 69 unreachable, "
@@ -40,6 +41,7 @@ class CommandLine(typer.Typer):
         escape_unknown_letters()
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s"))
+        handler.addFilter(is_not_in_a_report)
         logging.basicConfig(handlers=[handler], level=logging.WARNING)
         code: int | None
         try:
@@ -79,6 +81,11 @@ def _refuse_other_encodings(arguments: Iterable[str]) -> None:
     for argument in arguments:
         if any("\ud800" <= letter <= "\udfff" for letter in argument):
             raise UsageError(f"the argument {argument!a} is not UTF-8", hint="give it in UTF-8")
+
+
+def is_not_in_a_report(record: logging.LogRecord) -> bool:
+    """Leave out the failures of single collections, which the commands print themselves."""
+    return record.name != _FAILURES_LOG or record.levelno > logging.WARNING
 
 
 def _print_bug(error: BaseException, *, as_json: bool) -> ExitCode:

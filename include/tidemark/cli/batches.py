@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark.cli.console import print_json, print_line, print_report, print_table, working
+from tidemark.cli.console import print_json, print_line, print_report, print_table, stderr, working
 from tidemark.cli.options import (
     AsJson,
     IntervalOption,
@@ -255,7 +255,8 @@ def retain(names: Names, *, dry_run: DryRun = False, as_json: AsJson = False) ->
 def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -> None:
     """Show or switch the mode of this deployment: read-write publishes, read-only stages.
 
-    A switch to read-only fences every writer that joined before; leaving it loses nothing that was staged.
+    A switch to read-only fences every writer that joined before, and every run of a sink, in its target; leaving it
+    loses nothing that was staged.
     """
     from tidemark.catalog.deployment.modes import look_at_mode  # noqa: PLC0415
     from tidemark.cli.catalog.items import load_catalog  # noqa: PLC0415
@@ -272,6 +273,11 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
         deployment = load_deployment()
         stored = switch_mode(connect_shards(settings), deployment, Mode(wanted), who=current_user(), why=why)
         shown = mode_of(stored, settings.generation)
+        if shown is Mode.READ_ONLY:
+            from tidemark.sinks.fencing import fence_sinks  # noqa: PLC0415
+
+            for why_not in fence_sinks(deployment):
+                stderr().print(why_not, markup=False, soft_wrap=True)
     answer = {"mode": shown.value, "generation": settings.generation, "since": stored.since_ms}
     if as_json:
         print_json({**answer, "leader": stored.generation, "who": stored.who, "why": stored.why})

@@ -50,7 +50,7 @@ WithTime = Annotated[
     bool,
     typer.Option(
         "--with-time",
-        help="Add `_time`, when each row appeared (ms since 1970); of what was appended, `_producer` and `_batch`.",
+        help="Add `_time`, when each row appeared (ms since 1970); of appended rows `_producer`, `_batch`, `_entry`.",
     ),
 ]
 

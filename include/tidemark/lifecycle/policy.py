@@ -253,6 +253,19 @@ def decide_all(snapshot: Snapshot, rules: LifecycleRules, *, now_ms: int) -> lis
     return [each for each in decided if isinstance(each, Decision)]
 
 
+def find_next_due(snapshot: Snapshot, rules: LifecycleRules) -> tuple[int, str] | None:
+    """Return when the next partition is due at the latest, in ms, if no more rows come, and its name; None if never."""
+    if not rules.persist:
+        return None
+    dues = []
+    for name, partition in snapshot.partitions.items():
+        windows = partition.windows
+        if oldest := next(iter(windows.unpersisted), None):
+            cold = [windows.last_ms + rules.late_ms] if rules.persist_when_cold else []
+            dues.append((min([oldest.opened_ms + rules.persist_age_ms, *cold]), name))
+    return min(dues, default=None)
+
+
 def why_freeze(chunk: Chunk, rules: LifecycleRules, *, now_ms: int) -> str | None:
     """Return why an open chunk takes no more rows; None if it takes more."""
     if chunk.rows >= rules.open_rows:

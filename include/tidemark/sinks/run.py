@@ -74,7 +74,7 @@ class _Run:
     """One run of one sink: what it works on, and how far it came."""
 
     sink: SinkDeclaration
-    shard: Shard
+    writer: Writer  # that a switch of the mode fences, so that no hold is taken or moved after it
     target: Target
     deployment: Deployment
     progress: Progress
@@ -82,6 +82,10 @@ class _Run:
     inserted: int = 0
     retracted: int = 0
     details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def shard(self) -> Shard:
+        return self.writer.shard
 
 
 def run_sink(
@@ -102,21 +106,26 @@ def run_sink(
         why = f"deployment {deployment.generation} is read-only: the one that leads runs the sinks"
         return CollectionReport(outcome=Outcome.SKIPPED, details={"skipped_because": why})
     shard = shards.open(sink.collection)
-    Writer.join(shard, deployment.generation)  # a newer deployment owns its collections
+    writer = Writer.join(shard, deployment.generation)  # a newer deployment owns its collections
     with open_target(sink, deployment.settings) as target:
         target.check()
         head = shard.load()
         owner = Owner(sink.name, applied.id, sink.collection, str(head.table.metadata.table_uuid))
-        _check_target(target, owner, head)
+        found = _check_target(target, owner, head)
         if head.state.upper == 0:  # the first rows are then a load, not one huge correction
             waits = {"waits_for": f"the first commit of {sink.collection!r}"}
             return CollectionReport(outcome=Outcome.UNCHANGED, upper=0, details={"target": target.title, **waits})
+        if found is not None and found.owner == owner and not _is_due(sink, head, found):
+            strategy, details = sink.mode.value, {"collection": sink.collection, "target": target.title}
+            return CollectionReport(
+                outcome=Outcome.UNCHANGED, lower=found.time, upper=found.time, strategy=strategy, details=details
+            )
         claimed = target.claim(owner, generation=deployment.generation)
         fail_point("sink.claimed")
         kept = {*deployment.registry.get(sink.collection).key}
         run = _Run(
             sink=sink,
-            shard=shard,
+            writer=writer,
             target=target,
             deployment=deployment,
             progress=claimed,
@@ -129,19 +138,41 @@ def run_sink(
         return _report(run, start)
 
 
-def _check_target(target: Target, owner: Owner, head: ShardHead) -> None:
-    """Refuse a target that another sink wrote, or one with other columns, before anything is written."""
+def _check_target(target: Target, owner: Owner, head: ShardHead) -> Progress | None:
+    """Return what the target says of itself.
+
+    Refuse a target that another sink wrote, or one with other columns, before anything is written.
+    """
     found = target.look()
     if found is not None:
         check_owner(found, owner, replaces=target.sink.to.replaces, where=target.title)
     if found is None or found.owner != owner or found.time is None:
         target.inspect(columns_of(head))
+    return found
+
+
+def _is_due(sink: SinkDeclaration, head: ShardHead, progress: Progress) -> bool:
+    """Tell whether a run has anything to carry, to evolve or to hold: else it leaves the target alone."""
+    held = head.state.holds.get(sink.hold)
+    return (
+        progress.time is None
+        or held is None
+        or held.expires_at_ms != NEVER
+        or held.since > progress.time
+        or _has_news(head, progress)
+    )
+
+
+def _has_news(head: ShardHead, progress: Progress) -> bool:
+    upper, time = head.state.upper, progress.time or 0
+    is_late = not isinstance(upper, int) or upper - time >= QUIET_MS
+    return head.state.changed > time or is_late or not {*columns_of(head)} <= {*progress.columns}
 
 
 def _load(run: _Run) -> None:
     """Carry the contents of now, after history is held from here on."""
     sink = run.sink
-    hold(run.shard, sink.hold, expires_at_ms=NEVER)
+    hold(run.shard, sink.hold, expires_at_ms=NEVER, writer=run.writer)
     fail_point("sink.held")
     head = _load_head(run)
     upper = head.state.open_upper(f"collection {sink.collection!r}")
@@ -167,8 +198,7 @@ def _follow(run: _Run) -> None:
     _keep_history(run, head, start)
     upper = head.state.open_upper(f"collection {run.sink.collection!r}")
     columns = columns_of(head)
-    is_evolved = not {*columns} <= {*run.progress.columns}
-    if head.state.changed <= start and upper - start < QUIET_MS and not is_evolved:
+    if not _has_news(head, run.progress):
         return
     names = [column.name for column in columns]
     if head.state.layout is ShardKind.APPEND_ONLY:
@@ -257,7 +287,8 @@ def _known_columns(before: Progress, after: Progress) -> tuple[SinkColumn, ...]:
 def _hold_from(run: _Run, time: int) -> None:
     """Hold the contents at ``time - 1``, from which the next updates are told, for ever."""
     since = run.shard.load().state.since
-    hold(run.shard, run.sink.hold, since=time if since == time else max(time - 1, 0), expires_at_ms=NEVER)
+    start = time if since == time else max(time - 1, 0)
+    hold(run.shard, run.sink.hold, since=start, expires_at_ms=NEVER, writer=run.writer)
 
 
 def _gone(run: _Run, time: int, since: object) -> HistoryGone:

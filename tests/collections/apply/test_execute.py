@@ -102,6 +102,7 @@ def test_rows_with_event_times_bear_the_numbers_of_their_entries(place: Home, tm
     assert apply(place, before)[0].endswith("create append-only collection, no key: at timestamp")
     steps = apply(place, old + new)
     assert sum("add column '_entry': the number of the entry" in step for step in steps) == 1
+    assert "create append-only collection, key at: at timestamp" in "".join(steps)
     for name in ("old", "new"):
         schema = place.shards.open(name).load().table.schema()
         assert schema.column_names == ["at", "_producer", "_batch", "_entry"]

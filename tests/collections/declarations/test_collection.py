@@ -275,7 +275,7 @@ def test_a_declaration_built_in_code_names_the_formats_too() -> None:
             "each run would retract the rows of all other intervals; add a `scope`",
         ),
         ("kind: append-only", "needs a `schema`, or a `source`"),
-        ("kind: append-only\nschema: a int\nkey: [a]", "`key` is for differential collections, and for"),
+        ("kind: append-only\nschema: a int\nkey: [a]", "`key` is for differential and `latest` collections, and for"),
         ("kind: append-only\nschema: a int\nscope: {column: a, every: day}", "`scope` is for differential"),
         (f"kind: differential\nsource: {CSV}\nretention: {{age: 1d, column: d}}", "`retention` is for append-only"),
         (f"kind: differential\nsource: {CSV}\nguards: {{on_duplicate_key: 'first_by: d'}}", "needs a `key`"),
@@ -352,6 +352,9 @@ def test_a_declaration_built_in_code_names_the_formats_too() -> None:
                 ("event_time: day", "`event_time` names 'day', which is not among the columns a, at"),
                 ("event_time: a", "`event_time` names 'a', whose type int is no date or timestamp"),
                 ("event_time: at\npartition: week", "field 'partition'"),
+                ("event_time: at\npartition: week", "should be 'hour', 'day' or 'month', got 'week'"),
+                ("event_time: at\nlifecycle: {hard_limit: lots}", "field 'lifecycle.hard_limit': a limit is a number"),
+                ("event_time: at\non_recreated: earliest", "'on_recreated'; it belongs in 'source'"),
                 ("event_time: at\nlifecycle: {late: never}", "field 'lifecycle.late'"),
                 ("event_time: at\nlifecycle: {max_compactions: 5}", "unknown field 'max_compactions' in 'lifecycle'"),
                 ("event_time: at\nlifecycle: {visible: when-persisted, persist: false}", "never persists any"),
@@ -361,7 +364,7 @@ def test_a_declaration_built_in_code_names_the_formats_too() -> None:
                 ("event_time: at\nlifecycle: {soft_limit: 9, hard_limit: 8}", "`soft_limit` 9 is more than"),
                 ("event_time: at\nlifecycle: {merge: fields}", "`merge: fields` merges rows with the same `key`"),
                 ("event_time: at\nkey: [b]", "`key` names 'b', which is not among the columns"),
-                ("key: [a]", "`key` is for differential collections, and for rows with an `event_time`"),
+                ("key: [a]", "`key` is for differential and `latest` collections, and for rows with an"),
             ]
         ),
         (

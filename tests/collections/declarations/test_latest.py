@@ -50,6 +50,7 @@ def test_a_declaration_is_stored_as_it_was_read() -> None:
         ({"source": {"buffer": "b", "check_keys": True}}, "the key of every row is looked at"),
         ({"delete_when": {}}, "at least 1 item"),
         ({"delete_when": {"op": []}}, "at least 1 item"),
+        ({"delete_when": {"op": 1.5}}, "a value is a text, a whole number, or true or false, got 1.5"),
         ({"delete_when": {"op": ["d", 1]}}, "have one type"),
         ({"delete_when": {"op": [True, 1]}}, "have one type"),
         ({"delete_when": {"gone": "yes"}}, "'yes' cannot be a value of a column of type boolean"),

@@ -44,9 +44,11 @@ def test_limits_count_rows_or_bytes() -> None:
     [
         ({"soft_limit": 10, "hard_limit": 9}, "`soft_limit` 10 is more than `hard_limit` 9"),
         ({"soft_limit": "1GiB", "hard_limit": 9}, "`soft_limit` counts bytes and `hard_limit` rows"),
-        ({"soft_limit": "1 GB"}, "pattern"),
+        ({"soft_limit": "1 GB"}, "such as `512MiB` or `8GiB`, got '1 GB'"),
+        ({"hard_limit": True}, "a limit is a number of rows"),
         ({"persist_rows": -1}, "greater than or equal to 1"),
-        ({"late_arrive_window": "five minutes"}, "pattern"),
+        ({"late_arrive_window": "five minutes"}, "such as `30s`, `5m`, `2h` or `7d`, got 'five minutes'"),
+        ({"late_arrive_window": 10}, "such as `30s`, `5m`, `2h` or `7d`, got 10"),
         ({"late": "drop"}, "'append', 'quarantine' or 'refuse'"),
         ({"persist_ag": "1h"}, "Extra inputs are not permitted"),
     ],

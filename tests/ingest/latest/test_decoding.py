@@ -109,6 +109,39 @@ def test_envelopes_are_changes() -> None:
     assert all(json.loads(raw or b"")["op"] in {"c", "t"} for *_, raw in bad(found)), "the bytes of the producer"
 
 
+def test_a_message_of_its_own_that_is_no_change_says_why() -> None:
+    unavailable = "__debezium_unavailable_value"
+    for message in (row(op="t"), row(op="u", after={"id": 1, "name": unavailable}), row(id=1, name="a")):
+        found = decoder({"envelope": "debezium"}).decode(messages(message))
+        assert (changes(found), bad(found)) == ([], [(0, -1, "change-unknown", message.payload)])
+
+
+def test_each_line_of_an_entry_may_be_an_envelope() -> None:
+    lines = [
+        row(op="c", after={"id": 1, "name": "a"}),
+        row(op="u", after={"id": 1, "name": "b"}, source={"table": "u"}),
+        row(op="t"),
+        row(op="d", before={"id": 1}),
+        row(op="c", after={"id": "x"}),
+        row(op="c", after={"id": 2, "name": "c"}),
+    ]
+    entry = Message(b"\n".join(line.payload or b"" for line in lines), OF_TABLE, 5)
+    found = decoder({"envelope": "debezium", "table": "t"}).decode(
+        messages(row(id=5, headers=OF_TABLE), entry, Message(None, OF_TABLE, 5, None))
+    )
+    assert changes(found) == [(1, "a", 1), (1, "b", 1), (1, None, -1), (2, "c", 1)], "the header names the table"
+    assert [each[:3] for each in bad(found)] == [
+        (0, -1, "change-unknown"),
+        (1, 2, "change-unknown"),
+        (2, -1, "payload-missing"),
+        (1, 4, "row-unreadable"),
+    ]
+    assert [json.loads(each[3] or b"null") for each in bad(found)[1::2]] == [
+        {"op": "t"},
+        {"op": "c", "after": {"id": "x"}},
+    ]
+
+
 def test_rows_of_appended_batches_have_no_order() -> None:
     found = decoder().decode(messages(Message(b'{"id":1}', BATCH, 5), row(id=2)))
     assert (changes(found), bad(found)) == ([(2, None, 1)], [(0, -1, "batch-unordered", b'{"id":1}')])

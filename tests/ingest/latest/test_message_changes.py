@@ -12,7 +12,7 @@ from tidemark.ingest.latest.message_changes import (
     MessageChange,
     UnknownChange,
     as_payload,
-    read_debezium,
+    read_envelopes,
     read_key,
 )
 
@@ -23,8 +23,15 @@ def envelope(**members: object) -> bytes:
     return json.dumps(members).encode()
 
 
+def read_all(payload: bytes, message_key: bytes | None = None) -> list[MessageChange | UnknownChange]:
+    return [change for _, change in read_envelopes(payload, message_key, KEY, TEXTS, ("id", "name"))]
+
+
 def read(payload: bytes, message_key: bytes | None = None) -> MessageChange:
-    return read_debezium(payload, message_key, KEY, TEXTS, ("id", "name"))
+    (change,) = read_all(payload, message_key)
+    if isinstance(change, UnknownChange):
+        raise change
+    return change
 
 
 @pytest.mark.parametrize("op", ["c", "r", "u"])
@@ -59,13 +66,20 @@ def test_a_deletion_is_by_the_row_before_or_the_key_of_the_message() -> None:
         (envelope(op="u", after={"id": 1, "name": UNAVAILABLE}), "the values of name were not sent"),
         (envelope(op="d", before=None), "the message has no key"),
         (b"[1]", "not a JSON object"),
-        (b'{"op":"c","after":{"id":1}}\n{"op":"c","after":{"id":2}}', "2 rows in place of an envelope"),
-        (b"", "0 rows in place of an envelope"),
+        (b"", "no row in place of an envelope"),
     ],
 )
 def test_what_is_no_change_says_why(payload: bytes, detail: str) -> None:
     with pytest.raises(UnknownChange, match=detail.replace("[", r"\[")):
         read(payload)
+
+
+def test_a_message_may_have_several_envelopes_whose_key_is_none_of_theirs() -> None:
+    lines = (envelope(op="c", after={"id": 1}), b"{", envelope(op="d", before=None), envelope(op="u", after={"id": 2}))
+    first, second, third, unread = read_all(b"\n".join(lines), b'{"id": 1}')
+    assert (first, third) == (MessageChange({"id": 1}, deletes=False), MessageChange({"id": 2}, deletes=False))
+    assert "the message has no key" in str(second)
+    assert "not a JSON object" in str(unread)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.declarations.lifecycle import Late, LifecycleRules
-from tidemark.errors import CorruptState
+from tidemark.errors import CorruptState, UsageError
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.ingest.batches import BatchesSeen
 from tidemark.ingest.buffer_log import Bounds, BufferLog
@@ -167,3 +168,17 @@ def test_a_long_window_is_no_contradiction() -> None:
     rules = PartitionRules("at", Unit.DAY, LifecycleRules(late_arrive_window="2d", late=Late.REFUSE))
     assert (rules.lifecycle.late_ms, judging(rules, 7).passed_ms) == (2 * 86_400_000, 7)
     assert judging(RULES, 7).passed_ms is None, "late rows are appended: none is told apart"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "hint"),
+    [
+        ({"kind": "append-only"}, "'it' has no event times", "declare their column"),
+        ({"kind": "latest", "key": ["id"]}, "'it' keeps the latest row of each key", "are for append-only collections"),
+    ],
+)
+def test_what_goes_by_event_times_says_why_a_collection_has_none(kind: dict[str, Any], message: str, hint: str) -> None:
+    fields = {"name": "it", "schema": "id bigint", "source": {"buffer": "b"}, **kind}
+    with pytest.raises(UsageError, match=message) as refused:
+        PartitionRules.required(Declaration.model_validate(fields))
+    assert hint in refused.value.hint

@@ -18,7 +18,7 @@ from tests.support.leftovers import leftovers
 from tidemark.catalog.items.kinds import AUDIT_EVENT
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.flush import flush_all
-from tidemark.errors import UsageError
+from tidemark.errors import CorruptState, UsageError
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.commit import publisher
 from tidemark.iceberg.commit.writer import Writer
@@ -164,6 +164,9 @@ def test_a_lost_file_is_taken_away_if_all_its_rows_come_back(hourly: Home) -> No
     assert report.error is not None
     assert (report.error.kind, report.exit_code) == ("DamageNotCovered", ExitCode.NOT_POSSIBLE)
     assert "may hold rows that this replay does not bring back" in report.error.message
+    with pytest.raises(CorruptState) as caught:
+        read_arrow(hourly.shards.open("events"))
+    assert "`tidemark buffer replay events`" in caught.value.hint
     assert list(replayed(hourly).details["damaged_files"].values()) == ["is gone"]
     assert contents(hourly) == before
 
@@ -246,7 +249,7 @@ def test_starts_that_are_no_numbers_of_the_collection_are_refused(
 def test_a_start_is_a_number_of_a_sequencer(text: str) -> None:
     with pytest.raises(UsageError, match="is no start"):
         Request.parse([], [text])
-    with pytest.raises(UsageError, match="is no start"):
+    with pytest.raises(UsageError, match="sequencer 0 stands twice"):
         Request.parse([], ["0:1", "0:2"])
     with pytest.raises(UsageError, match="names no partition"):
         Request.parse(["now"], [])
@@ -288,9 +291,44 @@ def test_rows_that_were_retried_come_once(ingesting: Home) -> None:
     done = retry(ingesting.shards, ingesting.deployment, declaration, clock=ingesting.clock, table="t")
     assert done.inserted == 1
     before = contents(ingesting)
-    assert replayed(ingesting).inserted == 1
+    report = replayed(ingesting)
+    assert (report.inserted, report.details["retried_entries"]) == (1, {"0": [0]})
     assert contents(ingesting) == before
     assert ingesting.ids() == [1, 2]
+
+
+def test_retried_rows_of_numbers_that_are_not_planned_are_not_told(hourly: Home) -> None:
+    declare(hourly, late="quarantine")
+    at(hourly, 66)
+    send(hourly, 0, 10, 66)
+    send(hourly, 1, 65)
+    hourly.ingest()
+    at(hourly, 72)
+    hourly.ingest()
+    send(hourly, 0, 20)
+    hourly.ingest()
+    done = retry(hourly.shards, hourly.deployment, hourly.registry.get("events"), clock=hourly.clock)
+    assert done.inserted == 1
+    persist(hourly, now=True)
+    send(hourly, 0, 71)
+    hourly.ingest()
+    before = contents(hourly)
+    report = replayed(hourly)
+    assert not {"kept_entries", "kept_rows", "retried_entries"} & report.details.keys()
+    report = replayed(hourly, from_=("0:0",))
+    assert report.details["retried_entries"] == {"0": [2]}
+    assert "kept_entries" not in report.details
+    assert contents(hourly) == before
+
+
+def test_a_replay_that_replaces_no_row_changes_nothing(hourly: Home) -> None:
+    three_files(hourly)
+    persist(hourly, now=True)
+    before, upper = contents(hourly), hourly.upper("events")
+    report = replayed(hourly, "2013-01-03T09", from_=("0:0",))
+    assert (report.outcome, report.strategy) == ("unchanged", "replayed")
+    assert report.details["sequencers"]["0"]["entries"] == 6
+    assert (contents(hourly), hourly.upper("events")) == (before, upper)
 
 
 @pytest.mark.parametrize("point", [*replaying.FAIL_POINTS, *publisher.FAIL_POINTS])
@@ -520,6 +558,7 @@ def test_rows_without_numbers_are_refused_where_they_may_be_meant(hourly: Home) 
     assert report.error is not None
     assert (report.error.kind, report.exit_code) == ("EntriesUnknown", ExitCode.NOT_POSSIBLE)
     assert "1 of 2013-01-03T05" in report.error.message
+    assert "`tidemark buffer persist events --now`" in report.error.hint
     replayed(hourly, H6)
     assert contents(hourly) == before
     persist(hourly, now=True)
@@ -666,8 +705,8 @@ def test_rows_that_were_retried_come_once_also_without_the_quarantine(ingesting:
     assert ingesting.ids() == [1, 2]
     with pytest.warns(UserWarning, match="copy-on-write"):
         ingesting.shards.iceberg.load_table(("collections", "events_quarantine")).delete("offset >= 0")
-    for from_ in ((), ("0:0",)):
-        assert replayed(ingesting, from_=from_).details["kept_entries"] == {"0": [0]}
+    for from_, kept in (((), None), (("0:0",), {"0": [0]})):
+        assert replayed(ingesting, from_=from_).details.get("kept_entries") == kept
         assert ingesting.ids() == [1, 2]
 
 

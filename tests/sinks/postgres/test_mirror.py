@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,7 @@ from tidemark.iceberg.commit.holds import downgrade_since, release
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.state import NEVER
 from tidemark.report import Outcome
+from tidemark.sinks.fencing import fence_sinks
 
 if TYPE_CHECKING:
     from tests.sinks.postgres.conftest import Database
@@ -123,6 +125,42 @@ def test_a_switch_to_read_only_stops_a_run_before_it_writes(sinking: Home, datab
         stopped = sinking.run_sink()
     assert stopped.exit_code is ExitCode.FENCED
     assert not database.exists()
+
+
+def test_a_switch_to_read_only_fences_in_the_target_a_run_that_has_looked_at_the_mode(
+    sinking: Home, database: Database
+) -> None:
+    sinking.declare_sink(to=TO)
+    sinking.run_sink()
+    before = database.rows()
+    change(sinking, put={7: "g"})
+    deployment = sinking.deployment
+    with interrupted_at("sink.claimed", lambda: fence_sinks(deployment)) as failures:
+        stopped = sinking.run_sink()
+    assert not failures
+    assert stopped.error is not None
+    assert stopped.error.kind == "FencedByEpoch"
+    assert database.rows() == before
+    assert fence_sinks(deployment) == []
+
+
+def test_a_target_that_cannot_be_fenced_is_named(sinking: Home, database: Database) -> None:
+    sinking.declare_sink(to=TO)
+    sinking.run_sink()
+    assert database.exists()
+    nowhere = {"TIDEMARK_SOURCE_PG_URL": "jdbc:postgresql://127.0.0.1:9/none"}
+    sinking.settings = replace(sinking.settings, connections={**sinking.settings.connections, **nowhere})
+    (why,) = fence_sinks(sinking.deployment)
+    assert "'copies'" in why
+    assert "does not answer" in why
+
+
+def test_a_run_without_news_leaves_the_target_alone(sinking: Home, database: Database) -> None:
+    sinking.declare_sink(to=TO)
+    sinking.run_sink()
+    (epoch,) = database.rows("SELECT epoch FROM tidemark_sinks")
+    assert sinking.run_sink().outcome is Outcome.UNCHANGED
+    assert database.rows("SELECT epoch FROM tidemark_sinks") == [epoch]
 
 
 def test_a_later_run_fences_one_that_has_not_written_yet(sinking: Home, database: Database) -> None:

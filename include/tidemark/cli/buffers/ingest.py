@@ -38,13 +38,13 @@ PersistedNames = Annotated[
 MaxEntries = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="The most that a collection gets, shared by what waits where.")
 ]
-Partition = Annotated[int | None, typer.Option(min=0, metavar="N", help="Only this partition.")]
+Partition = Annotated[int | None, typer.Option(min=0, metavar="N", help="Only entries of this sequencer.")]
 Offset = Annotated[int | None, typer.Option(min=0, metavar="NUMBER", help="Only the entry of this number.")]
 Limit = Annotated[int, typer.Option(min=0, metavar="N", help="Show at most N rows.")]
 RetryTable = Annotated[str | None, typer.Option("--table", metavar="T", help="The table of JSON rows that name none.")]
 ReplayPlanOnly = Annotated[bool, typer.Option("--plan", help="Only show what would be read and replaced.")]
 ReplayedPartitions = Annotated[
-    list[str] | None, typer.Option("--partition", metavar="P", help="Only this partition; may be given again.")
+    list[str] | None, typer.Option("--partition", metavar="P", help="Only this hour, day or month; may be given again.")
 ]
 ReplayStarts = Annotated[
     list[str] | None,
@@ -89,9 +89,10 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
 def partitions(name: Name, *, as_json: AsJson = False) -> None:
     """Show the partitions of NAME by event time: what they hold, which are closed, and who holds the others open.
 
-    Open rows are not persisted yet, and at most so many; the earliest and the latest event time are theirs. A chunk is
-    frozen while a persist of it is under way. Of closed
-    partitions that are persisted, the newest are shown: older ones are forgotten.
+    Rows are those that ingests counted: what somebody deleted since is among them. Open rows are not persisted yet, and
+    at most so many; the earliest and the latest event time are theirs. The chunk is open while rows are not persisted,
+    frozen while a persist of them is under way. `open until T`: the partition closes once the watermark is T. Of
+    closed partitions that are persisted, the newest are shown: older ones are forgotten.
     """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.ingest.partitions.status import read_partitions  # noqa: PLC0415
@@ -205,8 +206,9 @@ def replay(
     report = replay_all(
         connect_shards(settings), deployment, chosen, request, clock=SystemClock(), who=current_user(), is_dry=plan
     )
+    columns = ["rows at most", "entries at most", "lost"] if plan else ["rows", "replayed", "lost"]
     code = print_report(
-        report, ["rows", "replayed", "lost"], _replayed, as_json=as_json, nothing="", print_details=_print_replay
+        report, columns, _planned if plan else _replayed, as_json=as_json, nothing="", print_details=_print_replay
     )
     if not plan:
         record(settings, report, clock=SystemClock())
@@ -217,7 +219,10 @@ def replay(
 def list_(
     name: Name, *, partition: Partition = None, offset: Offset = None, limit: Limit = 100, as_json: AsJson = False
 ) -> None:
-    """Show what waits in the quarantine of NAME: where it stood, why it is no row, and its bytes."""
+    """Show what waits in the quarantine of NAME: where it stood, why it is no row, and its bytes.
+
+    The place is that of the row in its entry, from 0; -1 is the entry as a whole.
+    """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.ingest.buffer_log import check_buffer_source  # noqa: PLC0415
     from tidemark.ingest.quarantine import Chosen, list_quarantined  # noqa: PLC0415
@@ -293,12 +298,14 @@ def _print_report(report: Report, *, as_json: bool) -> ExitCode:
 def _files(collection: CollectionReport) -> tuple[int, ...]:
     details = collection.details
     counts = (details.get(name, 0) for name in ("files_before", "files_after", "duplicates"))
-    return len(details.get("decisions", [])), *counts
+    return sum(bool(each["partition"]) for each in details.get("decisions", [])), *counts
 
 
 def _print_decisions(name: str, collection: CollectionReport) -> None:
+    if reason := collection.details.get("reason"):
+        print_line(f"{name}: {reason}")
     for each in collection.details.get("decisions", []):
-        print_line(f"{name}: {each['action']} {each['partition']}: {each['reason']}")
+        print_line(f"{name}: {' '.join(filter(None, (each['action'], each['partition'])))}: {each['reason']}")
 
 
 def _replayed(collection: CollectionReport) -> tuple[int, ...]:
@@ -307,21 +314,42 @@ def _replayed(collection: CollectionReport) -> tuple[int, ...]:
     return rows, collection.inserted, details.get("lost", 0)
 
 
+def _planned(collection: CollectionReport) -> tuple[int, ...]:
+    numbers = collection.details.get("sequencers", {}).values()
+    rows, _, lost = _replayed(collection)
+    return rows, sum(each["end"] - each["start"] for each in numbers), lost
+
+
 def _print_replay(name: str, collection: CollectionReport) -> None:
-    details = collection.details
+    details, is_plan = collection.details, collection.strategy == "planned"
     for sequencer, numbers in details.get("sequencers", {}).items():
+        start, end = numbers["start"], numbers["end"]
+        entries = f", up to {end - start} entries to read" if is_plan else ""
         lost = f", up to {numbers['lost']} entries before are lost" if numbers["lost"] else ""
-        print_line(f"{name}: sequencer {sequencer}: numbers [{numbers['start']}, {numbers['end']}){lost}")
+        print_line(f"{name}: sequencer {sequencer}: numbers [{start}, {end}){entries}{lost}")
     for each in details.get("partitions", []):
+        count = f"up to {each['rows']} rows" if is_plan else f"{each['rows']} rows"
         by = f" by {each['replayed']}" if "replayed" in each else ""
-        print_line(f"{name}: partition {each['partition']}: {each['rows']} rows to replace{by}")
+        print_line(f"{name}: partition {each['partition']}: {count} to replace{by}")
+    if is_plan:
+        print_line(
+            f"{name}: rows on `main` whose entries do not come back stay; how many rows come back, also into other "
+            "partitions, is known once the entries are read"
+        )
     for path, damage in details.get("damaged_files", {}).items():
         print_line(f"{name}: {path} {damage}: its rows come back")
-    for sequencer, numbers in details.get("kept_entries", {}).items():
+    retried = details.get("retried_entries", {})
+    for sequencer, numbers in retried.items():
         print_line(
-            f"{name}: sequencer {sequencer}: {len(numbers)} entries cannot be decoded any more, so that their rows "
-            f"stay as they are, such as {numbers[0]}"
+            f"{name}: sequencer {sequencer}: rows of {len(numbers)} entries, such as {numbers[0]}, were let in by "
+            "`quarantine retry`: these rows are not replayed, and stay as they are"
         )
+    for sequencer, kept in details.get("kept_entries", {}).items():
+        if numbers := sorted({*kept} - {*retried.get(sequencer, ())}):
+            print_line(
+                f"{name}: sequencer {sequencer}: {len(numbers)} entries cannot be decoded any more, so that their "
+                f"rows stay as they are, such as {numbers[0]}"
+            )
     if rows := details.get("kept_rows"):
         print_line(f"{name}: {rows} rows stay as they are, since their entries do not come back")
     for warning in details.get("warnings", []):

@@ -165,7 +165,7 @@ class Application:
                     step.name,
                     schema=to_iceberg(step.columns),
                     layout=_LAYOUTS[step.kind],
-                    key=step.key,
+                    key=() if step.kind is Kind.APPEND_ONLY else step.key,  # a persist goes by it, not the table
                     buckets=step.buckets,
                     of_buffer=step.numbers_entries or step.kind is Kind.LATEST,
                 )

@@ -208,8 +208,7 @@ def plan_apply(
         present = stored.get(collection.name)
         if present is None:
             new, buckets = collection.declaration, collection.buckets or 1
-            key = () if new.kind is Kind.APPEND_ONLY else new.key
-            steps.append(Create(new.name, new.kind, collection.columns, key, buckets, new.event_time is not None))
+            steps.append(Create(new.name, new.kind, collection.columns, new.key, buckets, new.event_time is not None))
             continue
         before = applied.get(collection.name)
         if present.open_rows and before is not None and before.event_time != collection.declaration.event_time:

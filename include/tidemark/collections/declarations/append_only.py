@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime
 from typing import Annotated, Any, Self
 
@@ -20,7 +21,20 @@ def _refuse_repeated(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 ColumnNames = Annotated[tuple[ColumnName, ...], AfterValidator(_refuse_repeated)]
-Duration = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*(s|m|h|d)$")]
+
+
+def given(value: Any) -> str:
+    """Return what a message says of a value that was declared; nothing of a mapping, which may hold a secret."""
+    return f", got {value!r}" if isinstance(value, str | int | float) else ""
+
+
+def _read_duration(value: Any) -> Any:
+    if not isinstance(value, str) or re.fullmatch(r"[1-9][0-9]*[smhd]", value) is None:
+        raise ValueError(f"a duration is a whole number and its unit, such as `30s`, `5m`, `2h` or `7d`{given(value)}")
+    return value
+
+
+Duration = Annotated[str, BeforeValidator(_read_duration)]
 # YAML reads a date without quotes as a date, not as text.
 Bound = Annotated[
     bool | int | float | str, BeforeValidator(lambda value: value.isoformat() if isinstance(value, date) else value)

@@ -15,6 +15,7 @@ from tidemark.collections.declarations.append_only import (
     Retention,
     StagedRetention,
     StatusHistory,
+    given,
 )
 from tidemark.collections.declarations.columns import ColumnUse, Need, check_columns
 from tidemark.collections.declarations.lifecycle import Merge, PartitionUnit, Persistence
@@ -44,7 +45,10 @@ _FOR_LATEST = "is for `latest` collections"
 
 
 def _as_sequence(values: Any) -> Any:
-    return values if isinstance(values, list | tuple) else (values,)
+    found = values if isinstance(values, list | tuple) else (values,)
+    if other := [value for value in found if not isinstance(value, bool | int | str)]:
+        raise ValueError(f"a value is a text, a whole number, or true or false{given(other[0])}")
+    return found
 
 
 def _refuse_mixed(values: tuple[bool | int | str, ...]) -> tuple[bool | int | str, ...]:
@@ -276,7 +280,7 @@ class Declaration(Strict):
     def _refuse_without_event_times(self) -> None:
         for name in (name for name in _EVENT_FIELDS if getattr(self, name) is not None):
             raise ValueError(f"`{name}` goes by event times: name their column in `event_time`, or leave `{name}` out")
-        self._refuse_set("is for differential collections, and for rows with an `event_time`", "key")
+        self._refuse_set("is for differential and `latest` collections, and for rows with an `event_time`", "key")
 
     def _refuse_beside_lifecycle(self, rules: Persistence) -> None:
         if not rules.persist and rules.limits != (None, None):

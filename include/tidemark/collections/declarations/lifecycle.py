@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, StringConstraints, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from tidemark.collections.declarations.append_only import Duration, duration_ms
+from tidemark.collections.declarations.append_only import Duration, duration_ms, given
 from tidemark.collections.sources.formats.source import Strict
 from tidemark.interval import Unit
 
@@ -17,7 +18,16 @@ _UNIT_BYTES = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 PartitionUnit = Literal[Unit.HOUR, Unit.DAY, Unit.MONTH]
-Size = Annotated[str, StringConstraints(pattern=r"^[1-9][0-9]*(KiB|MiB|GiB)$")]
+
+
+def _read_limit(value: Any) -> Any:
+    is_count = type(value) is int and value > 0
+    if not is_count and not (isinstance(value, str) and re.fullmatch(r"[1-9][0-9]*(KiB|MiB|GiB)", value)):
+        raise ValueError(f"a limit is a number of rows, or a size such as `512MiB` or `8GiB`{given(value)}")
+    return value
+
+
+MostOpen = Annotated[int | str, BeforeValidator(_read_limit)]
 
 
 class Visible(StrEnum):
@@ -94,8 +104,8 @@ class Persistence(Lateness):
     persist_when_cold: bool = Field(default=True, strict=True)  # cold: no row arrived for `late_arrive_window`
     merge: Merge = Merge.ROWS  # of rows with the same key and event time
     open_rows: Count = 100_000  # in so many open rows of a partition small files are merged, also while more rows come
-    soft_limit: Count | Size | None = None  # open rows, or their size: from there on the oldest are persisted
-    hard_limit: Count | Size | None = None  # from there on ingest pauses
+    soft_limit: MostOpen | None = None  # open rows, or their size: from there on the oldest are persisted
+    hard_limit: MostOpen | None = None  # from there on ingest pauses
 
     @model_validator(mode="before")
     @classmethod

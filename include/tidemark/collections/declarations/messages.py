@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic_core import ErrorDetails
 
+_ENUM_MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")
+
 
 def describe(error: ErrorDetails, model: type[BaseModel], *, where: Callable[..., str]) -> str:
     """Return the sentence for an error of ``model``; ``where`` returns place and name for a location inside it."""
@@ -22,7 +25,7 @@ def describe(error: ErrorDetails, model: type[BaseModel], *, where: Callable[...
     if error["type"] == "extra_forbidden":
         field_name = str(location[-1])
         parent = ".".join(map(str, location[:-1]))
-        suggestion = did_you_mean(field_name, _fields_at(model, location))
+        suggestion = _say_owners(model, location) or did_you_mean(field_name, _fields_at(model, location))
         return f"{place}: unknown field {field_name!r}{f' in {parent!r}' if parent else ''}{suggestion}"
     dotted = ".".join(map(str, location))
     prefix = f"{place}, field {dotted!r}" if dotted else place
@@ -33,6 +36,15 @@ def did_you_mean(name: str, known: Sequence[str]) -> str:
     """Return the end of a sentence that names the nearest of the ``known`` names; empty if none is near."""
     near = get_close_matches(name, {*known} - {name}, n=1)  # which another form of source has
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _say_owners(model: type[BaseModel], location: Sequence[int | str]) -> str:
+    """Return which other fields have a field of the name at the end of ``location``; empty if there is none."""
+    name = str(location[-1])
+    owners = [
+        owner for owner in model.model_fields if owner != location[0] and name in _fields_at(model, (owner, name))
+    ]
+    return f"; it belongs in {' or '.join(map(repr, owners))}" if owners else ""
 
 
 def _without_tags(location: Sequence[int | str]) -> list[int | str]:
@@ -59,7 +71,7 @@ def _sentence(error: ErrorDetails, dotted: str) -> str:
         return f"must be a mapping of fields, got {given!r}"
     if error_type == "string_pattern_mismatch" and dotted == "name":
         return f"{given!r} is no collection name: use lower-case letters, digits and underscores, a letter first"
-    message = error["msg"][0].lower() + error["msg"][1:]
+    message = _ENUM_MEMBER.sub(r"\1", error["msg"][0].lower() + error["msg"][1:])
     return f"{message}, got {given!r}" if isinstance(given, str | int | float | bool) else message
 
 

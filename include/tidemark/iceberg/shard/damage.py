@@ -17,6 +17,7 @@ from pyiceberg.table import Table
 from tidemark.errors import CorruptState, TidemarkError, UnknownCollection, Unreachable
 from tidemark.iceberg.files.manifests import filesystem_of
 from tidemark.iceberg.shard.branch_names import STAGED
+from tidemark.iceberg.shard.column_names import ENTRY
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.time_travel import own_snapshots
 from tidemark.secrets.redaction import first_line
@@ -100,6 +101,8 @@ def describe(head: ShardHead, damaged: Sequence[NamedFile]) -> CorruptState:
     files = "; ".join(said[:_SAID]) + (f"; and {len(said) - _SAID} more" if len(said) > _SAID else "")
     again = f"append these batches again, or discard them: `tidemark staged {name}`"
     restore = f"restore from a backup what `tidemark doctor --deep --json` names of {name!r}, under the same names"
+    if ENTRY in head.table.schema().column_names and all(each.data_file for each in damaged):
+        restore += f"; or have its rows read again, if they came from a write buffer: `tidemark buffer replay {name}`"
     reading = ", ".join(_still_readable(head, damaged))
     return CorruptState(
         f"{len(damaged)} of the files of {name!r} cannot be read as written: {files}. What still reads: {reading}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +20,9 @@ from tidemark.collections.sources.formats.buffer import BufferSource, Envelope
 from tidemark.iceberg.files.arrow_values import to_rows
 from tidemark.iceberg.files.key_index import KeyIndex
 from tidemark.iceberg.shard.column_names import DIFF
-from tidemark.ingest.latest.message_changes import MessageChange, UnknownChange, as_payload, read_debezium, read_key
+from tidemark.ingest.latest.message_changes import MessageChange, UnknownChange, as_payload, read_envelopes, read_key
 from tidemark.ingest.messages import COLUMNS as ROW_COLUMNS
-from tidemark.ingest.messages import DecodedRows, PlacedBadRow, RowDecoder
+from tidemark.ingest.messages import WHOLE_MESSAGE, DecodedRows, PlacedBadRow, RowDecoder
 from tidemark.ingest.partitions.arrivals import NO_ARRIVALS
 from tidemark.ingest.partitions.event_times import Judged, Unfit
 from tidemark.write_buffer.formats.arrow_messages import TYPES
@@ -125,63 +126,111 @@ class ChangeDecoder:
         return replace(decoded, bad=[rewritten.restore(placed) for placed in decoded.bad])
 
     def _rewrite(self, messages: pa.RecordBatch) -> _Rewritten:
-        """Write tombstones and envelopes as rows; mark as bad what is neither a change nor can be ordered as one."""
+        """Write tombstones and envelopes as rows, each in a message of its own; mark as bad what is no change."""
         formats, payloads = messages.column("format"), messages.column("payload")
-        keys = messages.column("key")
-        is_entry = pc.is_valid(formats)
         is_of_batch = pc.fill_null(pc.equal(formats, EntryFormat.BATCH_ROWS.value), fill_value=False)
-        is_tombstone = pc.and_(pc.is_null(payloads), pc.is_valid(keys))
+        is_tombstone = pc.and_(pc.is_null(payloads), pc.is_valid(messages.column("key")))
         touched = pc.or_(is_tombstone, is_of_batch)
         if self.envelope is not None:
-            touched = pc.or_(touched, is_entry)
-        places = pc.indices_nonzero(touched).to_pylist()
-        if not places:
+            touched = pc.or_(touched, pc.is_valid(formats))
+        if not pc.any(touched).as_py():
             return _Rewritten(messages)
-        values = {name: messages.column(name).to_pylist() for name in COLUMNS}
         rewritten = _Rewritten(messages)
-        for place in places:
-            number = values["number"][place]
-            rewritten.originals[number] = values["payload"][place]
-            if is_of_batch[place].as_py():
-                values["reason"][place] = BadReason.BATCH_UNORDERED.value
-                rewritten.details[number] = "rows that were appended as a batch have no place in the order of changes"
-                continue
-            try:
-                change = self._read(values["payload"][place], values["key"][place])
-            except UnknownChange as error:
-                values["reason"][place] = BadReason.CHANGE_UNKNOWN.value
-                rewritten.details[number] = str(error)
-                continue
-            values["payload"][place] = as_payload(change)
-            values["format"][place], values["reason"][place] = EntryFormat.JSON_ROWS.value, None
-            values["table"][place] = values["table"][place] or change.table
-            if change.deletes:
-                rewritten.deleted.append(number)
-        arrays = [pa.array(values[name], TYPES[name]) for name in ROW_COLUMNS]
-        rewritten.messages = pa.RecordBatch.from_arrays(arrays, names=list(ROW_COLUMNS))
+        columns = [messages.column(name).to_pylist() for name in ("format", "table", "reason", "payload", "key")]
+        for at, (is_touched, *message, key) in enumerate(zip(touched.to_pylist(), *columns, strict=True)):
+            whole = _Part(at, *message)
+            rewritten.parts += self._split(whole, key) if is_touched else [whole]
+        rewritten.write()
         return rewritten
 
-    def _read(self, payload: bytes | None, message_key: bytes | None) -> MessageChange:
-        if payload is None:
-            return MessageChange(read_key(message_key, self.judge.key, self.texts), deletes=True)
-        return read_debezium(payload, message_key, self.judge.key, self.texts, self.judge.columns)
+    def _split(self, whole: _Part, message_key: bytes | None) -> list[_Part]:
+        """Return the changes in a message as rows of their own, in order."""
+        if whole.format == EntryFormat.BATCH_ROWS.value:
+            detail = "rows that were appended as a batch have no place in the order of changes"
+            return [whole.as_bad(BadReason.BATCH_UNORDERED, detail, whole.payload, WHOLE_MESSAGE)]
+        found = self._read(whole.payload, message_key)
+        parts = []
+        for place, (raw, change) in enumerate(found):
+            if isinstance(change, UnknownChange):
+                at = place if len(found) > 1 else WHOLE_MESSAGE
+                parts.append(whole.as_bad(BadReason.CHANGE_UNKNOWN, str(change), raw, at))
+            else:
+                parts.append(whole.as_row(change, raw, place))
+        return parts
+
+    def _read(
+        self, payload: bytes | None, message_key: bytes | None
+    ) -> Sequence[tuple[bytes | None, MessageChange | UnknownChange]]:
+        """Return each change in a message, or why there is none, with the bytes that its producer wrote."""
+        if payload is not None:
+            return read_envelopes(payload, message_key, self.judge.key, self.texts, self.judge.columns)
+        try:
+            return [(None, MessageChange(read_key(message_key, self.judge.key, self.texts), deletes=True))]
+        except UnknownChange as error:
+            return [(None, error)]
+
+
+class _Part(NamedTuple):
+    """A message as it came, or one change in it as a message of its own."""
+
+    at: int  # the place of the message in its batch
+    format: str | None
+    table: str | None
+    reason: str | None
+    payload: bytes | None
+    deletes: bool = False
+    place: int | None = None  # of the change in its entry; None: the message is as it came
+    raw: bytes | None = None  # the bytes of the change that the producer wrote
+    detail: str = ""  # why there is no change
+
+    def as_row(self, change: MessageChange, raw: bytes | None, place: int) -> _Part:
+        return self._replace(
+            format=EntryFormat.JSON_ROWS.value,
+            table=self.table or change.table,
+            reason=None,
+            payload=as_payload(change),
+            deletes=change.deletes,
+            place=place,
+            raw=raw,
+        )
+
+    def as_bad(self, reason: BadReason, detail: str, raw: bytes | None, place: int) -> _Part:
+        return self._replace(format=None, reason=reason.value, payload=raw, raw=raw, detail=detail, place=place)
 
 
 @dataclass(slots=True)
 class _Rewritten:
-    """Messages of which some are written anew, and what the originals of these were."""
+    """Messages of which some are written anew; if there are parts, their places are the numbers of the messages."""
 
     messages: pa.RecordBatch
-    deleted: list[int] = field(default_factory=list)
-    originals: dict[int, bytes | None] = field(default_factory=dict)
-    details: dict[int, str] = field(default_factory=dict)  # of messages that are bad as a whole
+    parts: list[_Part] = field(default_factory=list)
+    _numbers: list[int] = field(default_factory=list)  # of the messages as they came
+
+    @property
+    def deleted(self) -> list[int]:
+        return [number for number, part in enumerate(self.parts) if part.deletes]
+
+    def write(self) -> None:
+        """Put the parts in the place of the messages."""
+        came, at = self.messages, pa.array([part.at for part in self.parts], pa.int64())
+        self._numbers = came.column("number").to_pylist()
+        written = {"number": pa.array(range(len(at)), TYPES["number"])}
+        for name in ("format", "table", "reason", "payload"):
+            written[name] = pa.array([getattr(part, name) for part in self.parts], TYPES[name])
+        arrays = [written[name] if name in written else came.column(name).take(at) for name in ROW_COLUMNS]
+        self.messages = pa.RecordBatch.from_arrays(arrays, names=list(ROW_COLUMNS))
 
     def restore(self, placed: PlacedBadRow) -> PlacedBadRow:
-        """Return a bad row with the bytes that its producer wrote."""
-        if placed.number not in self.originals:
+        """Return a bad row with its number, its place, and the bytes that its producer wrote."""
+        if not self.parts:
             return placed
-        detail = self.details.get(placed.number, placed.row.detail)
-        return placed._replace(row=replace(placed.row, raw=self.originals[placed.number], detail=detail))
+        part = self.parts[placed.number]
+        placed = placed._replace(number=self._numbers[part.at])
+        if part.place is None:
+            return placed
+        return placed._replace(
+            place=part.place, row=replace(placed.row, raw=part.raw, detail=part.detail or placed.row.detail)
+        )
 
 
 def key_text(values: Mapping[str, object]) -> str:

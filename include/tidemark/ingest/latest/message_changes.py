@@ -28,22 +28,40 @@ class MessageChange(NamedTuple):
     table: str | None = None  # that the envelope names
 
 
-def read_debezium(
+def read_envelopes(
     payload: bytes, message_key: bytes | None, key: Sequence[str], texts: Collection[str], columns: Iterable[str]
-) -> MessageChange:
-    """Return the change in an envelope, which may stand beside its schema.
+) -> Sequence[tuple[bytes | None, MessageChange | UnknownChange]]:
+    """Return the changes in envelopes, in order, each with its bytes; what is no JSON stands last.
 
-    ``columns`` are those that the row is wanted for. Other arguments as of ``read_key``, which finds the key of a
-    deletion that does not tell the row before.
-
-    Raises ``UnknownChange`` if there is no such change.
+    An envelope may stand beside its schema. ``columns`` are those that the rows are wanted for. Other arguments as of
+    ``read_key``, which finds the key of a deletion that does not tell the row before; a message of several envelopes
+    has no key that is that of one of them.
     """
     decoded = decode_json_rows(payload, default_table="*")
-    if decoded.bad or len(decoded.good) != 1:
-        raise UnknownChange(
-            decoded.bad[0].detail if decoded.bad else f"{len(decoded.good)} rows in place of an envelope"
-        )
-    envelope = _unwrapped(decoded.good[0].values)
+    unread = [(row.raw, UnknownChange(row.detail)) for row in decoded.bad]
+    if len(decoded.good) + len(unread) > 1:
+        return [*((row.raw, _read_envelope(row.values, None, key, texts, columns)) for row in decoded.good), *unread]
+    if decoded.good:
+        return [(payload, _read_envelope(decoded.good[0].values, message_key, key, texts, columns))]
+    return [(payload, unread[0][1] if unread else UnknownChange("no row in place of an envelope"))]
+
+
+def _read_envelope(
+    values: Mapping[str, Any],
+    message_key: bytes | None,
+    key: Sequence[str],
+    texts: Collection[str],
+    columns: Iterable[str],
+) -> MessageChange | UnknownChange:
+    try:
+        return _parse_envelope(_unwrapped(values), message_key, key, texts, columns)
+    except UnknownChange as error:
+        return error
+
+
+def _parse_envelope(
+    envelope: Any, message_key: bytes | None, key: Sequence[str], texts: Collection[str], columns: Iterable[str]
+) -> MessageChange:
     if envelope is None:
         return MessageChange(read_key(message_key, key, texts), deletes=True)
     if not isinstance(envelope, dict) or "op" not in envelope:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.declarations.lifecycle import LifecycleRules, Visible
 from tidemark.errors import CorruptState, NotPossible, UsageError
 from tidemark.iceberg.shard.ledger import Ledger
@@ -53,6 +53,12 @@ class PartitionRules:
     @classmethod
     def required(cls, declaration: Declaration) -> PartitionRules:
         """Return the rules of a collection. Raises ``UsageError`` if its rows have no event times."""
+        if declaration.kind is Kind.LATEST:
+            raise UsageError(
+                f"{declaration.name!r} keeps the latest row of each key, and has no event times",
+                hint="`partitions`, `persist`, `replay`, `compact` and `unload` are for append-only collections; "
+                "maintenance merges the files of this one",
+            )
         if (rules := cls.of(declaration)) is None:
             raise UsageError(
                 f"{declaration.name!r} has no event times", hint="declare their column as `event_time`, and apply it"

@@ -56,7 +56,7 @@ from tidemark.ingest.persist.split import Split, count_duplicates, split_here, s
 from tidemark.ingest.persist.time_order import add_time_order, find_time_order
 from tidemark.interval import LATEST_MS, Interval, time_text
 from tidemark.lifecycle.chunks import Action
-from tidemark.lifecycle.policy import Decision, Snapshot, decide, decide_all
+from tidemark.lifecycle.policy import Decision, Snapshot, decide, decide_all, find_next_due
 from tidemark.lifecycle.state import StalePersist
 from tidemark.report import CollectionReport, Outcome, Report
 from tidemark.retry import retrying
@@ -117,6 +117,7 @@ class _Pass:
     writer: Writer = field(init=False)
     head: ShardHead = field(init=False)
     decisions: list[Decision] = field(default_factory=list)
+    nothing_due: str = ""  # why nothing is persisted
     given_up: list[str] = field(default_factory=list)  # partitions whose persist another pass began, and never ended
     begun: list[Begun] = field(default_factory=list)
     due: list[Interval] = field(default_factory=list)  # the event times of what is persisted
@@ -174,6 +175,8 @@ def _begin(run: _Pass) -> bool:
     snapshot = Snapshot(collection=shard.name, partitions=as_chunks(head, partitions, rules))
     run.decisions = (decide_all if run.engine.everything else decide)(snapshot, rules.lifecycle, now_ms=now_ms)
     due = [each for each in run.decisions if each.action is Action.PERSIST]
+    if not due and (next_due := find_next_due(snapshot, rules.lifecycle)) is not None:
+        run.nothing_due = f"no partition is due: {next_due[1]} is at {time_text(next_due[0])}, if no more rows come"
     partitions, run.begun = partitions.start_persist(due, now_ms=now_ms, rules=rules.lifecycle)
     run.inputs = Inputs([], [])
     if run.begun or run.engine.everything:
@@ -192,7 +195,7 @@ def _begin(run: _Pass) -> bool:
 def _compact(run: _Pass) -> CollectionReport:
     """Merge small files where nothing is persisted, and no row came for a while."""
     if not any(each.action is Action.COMPACT for each in run.decisions):
-        return _report(run, "unchanged")
+        return _report(run, "unchanged", reason=run.nothing_due)
     done = compact(run.writer)
     reason = {} if done.outcome != "discarded" else {"reason": done.reason}
     report = _report(run, done.outcome, **reason)

@@ -116,7 +116,7 @@ class Written:
     entries: Counter[int] = field(default_factory=Counter)  # that were read, by sequencer
     quarantined: int = 0  # rows that the quarantine has
     decoded: dict[int, NumberRuns] = field(default_factory=dict)  # entries whose rows come back, by sequencer
-    undecoded: dict[int, set[int]] = field(default_factory=dict)  # entries that cannot be decoded any more
+    undecoded: dict[int, set[int]] = field(default_factory=dict)  # entries whose rows stay, whatever they are
 
 
 def write_needed(
@@ -219,11 +219,16 @@ def find_former_names(table: Table) -> dict[str, str]:
     return {old: new for old, new in former.items() if old not in present.values()}
 
 
-def find_retried(ledgers: Mapping[str, Ledger], producer: str) -> set[int]:
-    """Return the entries of a sequencer that have rows which were retried."""
-    entries = {n for numbers in ledgers.get(producer + RETRIED, Ledger()).ranges for n in range(*numbers)}
-    rows = ledgers.get(producer + RETRIED_ROWS, Ledger()).ranges
-    return entries | {number >> ROWS_BITS for numbers in rows for number in range(*numbers)}
+def find_retried(ledgers: Mapping[str, Ledger], log: BufferLog, plan: ReplayPlan) -> dict[int, set[int]]:
+    """Return the entries of planned numbers that have rows which were retried, by sequencer."""
+    found = {}
+    for id_, wanted in plan.numbers.items():
+        producer = log.producer(id_)
+        entries = {n for numbers in ledgers.get(producer + RETRIED, Ledger()).ranges for n in range(*numbers)}
+        rows = ledgers.get(producer + RETRIED_ROWS, Ledger()).ranges
+        entries |= {number >> ROWS_BITS for numbers in rows for number in range(*numbers)}
+        found[id_] = {number for number in entries if wanted.start <= number < wanted.end}
+    return found
 
 
 def find_quarantined(quarantine: Shard | None, log: BufferLog, plan: ReplayPlan) -> dict[int, set[tuple[int, int]]]:

@@ -42,8 +42,10 @@ class Request:
         found: dict[int, int] = {}
         for text in starts:
             sequencer, _, number = text.partition(":")
-            if not (sequencer.isdecimal() and number.isdecimal()) or int(sequencer) in found:
-                raise UsageError(f"{text!r} is no start", hint="write SEQUENCER:NUMBER, each sequencer once")
+            if not (sequencer.isdecimal() and number.isdecimal()):
+                raise UsageError(f"{text!r} is no start", hint="write SEQUENCER:NUMBER, such as 0:17")
+            if int(sequencer) in found:
+                raise UsageError(f"sequencer {int(sequencer)} stands twice", hint="name one number for each sequencer")
             found[int(sequencer)] = int(number)
         return cls(partitions=frozenset(partitions) or None, starts=found, skips_lost=skips_lost)
 

@@ -118,6 +118,15 @@ class _Replay:
         return self.target.log
 
     @property
+    def retried(self) -> dict[int, set[int]]:
+        """The planned entries with rows that were retried, by sequencer: a replay leaves these rows alone."""
+        return find_retried(self.head.state.ledgers, self.log, self.plan)
+
+    @property
+    def changes_rows(self) -> bool:
+        return bool(self.written.rows or self.on_main.changes_rows or self.open.changes_rows)
+
+    @property
     def name(self) -> str:
         return self.target.shard.name
 
@@ -147,7 +156,7 @@ def replay(
         fail_point("replay.after-plan")
         _record_lost(run, who)
         if all(numbers.is_empty for numbers in run.plan.numbers.values()):
-            return _report(run, "unchanged")
+            return _report(run, "unchanged", is_read=False)
         attempts = retrying(
             InputsGone,
             UpperMismatch,
@@ -172,7 +181,7 @@ def look_at_plan(
         _load(run)
         run.plan = _plan(run, replace(request, skips_lost=True))
     _find(run, Search(log=run.log, plan=run.plan, rules=run.rules))
-    return _report(run, "planned")
+    return _report(run, "planned", is_read=False)
 
 
 @contextmanager
@@ -254,8 +263,8 @@ def _ingested(run: _Replay) -> dict[int, Ledger]:
     return {id_: ledger for id_, ledger in found.items() if id_ is not None}
 
 
-def _replay_once(run: _Replay, request: Request) -> Published:
-    """Write the rows that come back, find those that they replace, and publish both in one commit."""
+def _replay_once(run: _Replay, request: Request) -> Published | None:
+    """Write the rows that come back, find those that they replace, and publish both in one commit; None: no rows."""
     writer = lead_to_write(run.target.shard, run.target.deployment, what="replay")
     _load(run)
     if run.rules.key and run.rules.lifecycle.merge is Merge.FIELDS:
@@ -270,6 +279,8 @@ def _replay_once(run: _Replay, request: Request) -> Published:
     except TidemarkError:
         _discard(run)
         raise
+    if not run.changes_rows:
+        return None
     fail_point("replay.after-files")
     try:
         return _publish(run, writer)
@@ -303,8 +314,7 @@ def _read(run: _Replay) -> None:
         for id_, numbers in run.plan.numbers.items()
     }
     quarantined = find_quarantined(run.target.quarantine, run.log, run.plan)
-    for id_ in run.plan.numbers:  # rows that were retried stay, also if somebody has emptied the quarantine since
-        retried = find_retried(run.head.state.ledgers, run.log.producer(id_))
+    for id_, retried in run.retried.items():  # their rows stay, also if somebody has emptied the quarantine since
         run.written.undecoded[id_] = retried - {number for number, _ in quarantined.get(id_, ())}
     write_needed(run.written, reading, parts, quarantined, connection=run.connection, reader=run.reader)
 
@@ -352,16 +362,18 @@ def _persisted(partitions: Partitions) -> dict[str, PartitionCheckpoint | None]:
     return {name: each.checkpoint for name, each in partitions.state.partitions.items() if each.checkpoint is not None}
 
 
-def _report(run: _Replay, strategy: str, *, published: Published | None = None) -> CollectionReport:
+def _report(
+    run: _Replay, strategy: str, *, is_read: bool = True, published: Published | None = None
+) -> CollectionReport:
     state = run.head.state if published is None else published.state
     before, written = run.on_main.rows + run.open.rows, run.written
     sequencers = {
         str(id_): {"start": numbers.start, "end": numbers.end, "lost": run.plan.lost.get(id_, 0)}
-        | ({} if published is None else {"entries": written.entries[id_]})
+        | ({"entries": written.entries[id_]} if is_read else {})
         for id_, numbers in sorted(run.plan.numbers.items())
     }
     partitions = [
-        {"partition": name, "rows": before[name]} | ({} if published is None else {"replayed": written.rows[name]})
+        {"partition": name, "rows": before[name]} | ({"replayed": written.rows[name]} if is_read else {})
         for name in sorted({*before, *written.rows})
     ]
     details: dict[str, Any] = {"buffer": run.reader.name, "sequencers": sequencers, "partitions": partitions}
@@ -371,7 +383,8 @@ def _report(run: _Replay, strategy: str, *, published: Published | None = None) 
         "damaged_files": {**run.on_main.damaged, **run.open.damaged},
         "quarantined": written.quarantined,
         "kept_rows": run.on_main.staying + run.open.staying,
-        "kept_entries": {str(id_): sorted(numbers) for id_, numbers in written.undecoded.items() if numbers},
+        "kept_entries": _sorted(written.undecoded),
+        "retried_entries": _sorted(run.retried),
     }
     details |= {name: what for name, what in told.items() if what}
     return CollectionReport(
@@ -383,3 +396,7 @@ def _report(run: _Replay, strategy: str, *, published: Published | None = None) 
         strategy=strategy,
         details=details,
     )
+
+
+def _sorted(entries: Mapping[int, set[int]]) -> dict[str, list[int]]:
+    return {str(id_): sorted(numbers) for id_, numbers in entries.items() if numbers}

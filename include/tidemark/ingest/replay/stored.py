@@ -38,6 +38,10 @@ class Replaced:
     staying: int = 0  # rows that the plan needs, and whose entries do not come back
     damaged: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def changes_rows(self) -> bool:
+        return bool(self.rows or self.damaged)
+
 
 @dataclass(slots=True)
 class _Chosen:
@@ -85,7 +89,7 @@ def find_replaced(head: ShardHead, snapshot: Snapshot | None, search: Search) ->
             dropped.add(file.file_path)
         elif chosen.positions:
             positions[file.file_path] = np.concatenate(chosen.positions)
-    unnumbered.check()
+    unnumbered.check(head.table.name()[-1])
     removal = Removal(
         dropped=frozenset(dropped | damaged.keys()),
         positions=positions,

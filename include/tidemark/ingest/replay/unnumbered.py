@@ -60,10 +60,11 @@ class UnnumberedRows:
             partition = name_partition(rules.unit, each["start"])
             self._found[_Unnumbered(sequencer_id, each["batch"], partition, each["time_max"])] += each["time_count"]
 
-    def check(self) -> None:
+    def check(self, collection: str) -> None:
         """Raise ``EntriesUnknown`` if the plan may need some of the rows."""
         plan = self._search.plan
         may_be_needed: Counter[str] = Counter()
+        begins: dict[int, int] = {}  # by sequencer the first number from which on none of them is needed
         for each, count in self._found.items():
             numbers = plan.numbers[each.sequencer_id]
             after = (first for first in self._firsts[each.sequencer_id] if first > each.batch)
@@ -71,11 +72,14 @@ class UnnumberedRows:
             is_within = each.batch < numbers.end and last >= numbers.start
             if is_within and plan.filter_of(each.partition, each.sequencer_id).needs_row(last, each.time_ms):
                 may_be_needed[each.partition] += count
+                begins[each.sequencer_id] = max(begins.get(each.sequencer_id, 0), last + 1)
         if may_be_needed:
             named = ", ".join(f"{count} of {name}" for name, count in sorted(may_be_needed.items())[:5])
+            later = [f"--from {id_}:{n}" for id_, n in sorted(begins.items()) if n < plan.numbers[id_].end]
+            begin = f"begin later, with {' '.join(later)}, or " if len(later) == len(begins) else ""
             raise EntriesUnknown(
                 f"{sum(may_be_needed.values())} rows that may have to be replaced came before rows bore the numbers of "
                 f"their entries: {named}",
-                hint="persist them, with `tidemark buffer persist NAME --now`, and replay what is not persisted; or "
-                "begin later with --from, or choose other partitions",
+                hint=f"persist them, with `tidemark buffer persist {collection} --now`, and replay what is not "
+                f"persisted; or {begin}choose other partitions",
             )

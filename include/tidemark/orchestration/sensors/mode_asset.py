@@ -16,7 +16,7 @@ from tidemark_triggers import CURSOR, ModeSwitchTrigger  # type: ignore[import-n
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import switch_mode
-from tidemark.orchestration.connections import load_settings
+from tidemark.orchestration.connections import load_settings, with_source_connections
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 from tidemark.orchestration.sensors.mode import see_mode
 
@@ -38,19 +38,18 @@ def switch_deployment(
 ) -> dict[str, Any]:
     """Switch the mode as ``tidemark mode`` does, and announce it; if the mode holds already, change nothing."""
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
+    from tidemark.sinks.fencing import fence_sinks  # noqa: PLC0415
 
     params = params or {}
     user = getattr(dag_run, "triggering_user_name", None)
     with ending_task():
-        settings = load_settings()
+        settings = with_source_connections(load_settings())
         who = f"{user or 'somebody'}, through Airflow"
-        switch_mode(
-            Shards.connect(settings),
-            deployment_of(settings, who=who),
-            Mode(params["mode"]),
-            who=who,
-            why=str(params.get("why") or ""),
-        )
+        deployment, wanted = deployment_of(settings, who=who), Mode(params["mode"])
+        switch_mode(Shards.connect(settings), deployment, wanted, who=who, why=str(params.get("why") or ""))
+        if wanted is Mode.READ_ONLY:
+            for why_not in fence_sinks(deployment):
+                log.warning("%s", why_not)
         seen = see_mode(settings)
     log.info("deployment %s is %s", seen.generation, seen.mode)
     if asset_state_store is not None:  # so that the watcher need not announce it again

@@ -1,0 +1,26 @@
+"""Fences the runs of sinks that are under way, in their targets: a switch to read-only stops exports, too."""
+
+from __future__ import annotations
+
+from tidemark.collections.deployment import Deployment
+from tidemark.errors import TidemarkError
+from tidemark.sinks.targets.registry import open_target
+
+
+def fence_sinks(deployment: Deployment) -> list[str]:
+    """Take the targets of all sinks over, so that no run which began before writes there any more.
+
+    Return, for each sink whose target cannot be asked, why: a run of it that has looked at the mode already may still
+    write. Sinks that have carried nothing yet are left alone.
+    """
+    unfenced = []
+    for name, applied in deployment.registry.read().sinks.items():
+        try:
+            with open_target(applied.declaration, deployment.settings) as target:
+                target.check()
+                found = target.look()
+                if found is not None and (found.owner.sink, found.owner.sink_id) == (name, applied.id):
+                    target.claim(found.owner, generation=deployment.generation)
+        except TidemarkError as error:
+            unfenced.append(f"a run of sink {name!r} that is under way may still write: {error}")
+    return unfenced
