@@ -12,6 +12,7 @@ from tests.ingest.event_rows import FIVE, RULES, at, partitions_by
 from tests.ingest.persist.test_persist import lose_state, persist
 from tests.ingest.replay.test_replay import replay, replayed
 from tests.support.dying import interrupted_at
+from tests.support.homes import Home
 from tidemark.collections.append.append import append_rows
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName
@@ -22,7 +23,9 @@ from tidemark.iceberg.shard.ledger import Range
 from tidemark.interval import Unit, instant, time_text
 
 if TYPE_CHECKING:
-    from tests.support.homes import Home
+    from pathlib import Path
+
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
@@ -154,6 +157,19 @@ def test_a_pass_that_takes_rows_which_an_ingest_counts_meanwhile_is_discarded(me
     replayed(merging)
     persist(merging, now=True)
     assert values(merging) == [(19, 40)]
+
+
+def test_a_run_with_a_limit_takes_no_batch_before_rows_with_smaller_numbers(home: Settings, tmp_path: Path) -> None:
+    one = Home(home, tmp_path, sequencers=1, now_ms=FIVE)
+    assert len(one.buffer.logs) == 1
+    declare(one)
+    append(one, 0, b=1)
+    for a in range(3):
+        send(one, a=a)
+    append(one, 1, b=7)
+    while one.ingest(max_entries=1).batches:
+        persist(one, now=True)
+    assert values(one) == [(2, 7)]
 
 
 def test_entries_that_the_buffer_lost_are_not_skipped_where_they_gave_values(merging: Home) -> None:
