@@ -10,7 +10,7 @@ import pytest
 
 from tests.ingest.event_rows import FIVE, RULES, at, partitions_by
 from tests.ingest.persist.test_persist import lose_state, persist
-from tests.ingest.replay.test_replay import replay, replayed
+from tests.ingest.replay.test_replay import delete, replay, replayed
 from tests.support.dying import interrupted_at
 from tests.support.homes import Home
 from tidemark.collections.append.append import append_rows
@@ -74,9 +74,9 @@ def accepted(home: Home) -> list[tuple[Any, ...]]:
 
 def merge_two(home: Home) -> None:
     """Persist a row that has its values from two entries."""
-    send(home, a=19)
-    send(home, b=40)
-    home.ingest()
+    for value in ({"a": 19}, {"b": 40}):
+        send(home, **value)
+        home.ingest()
     assert persist(home, now=True).details["duplicates"] == 1
     assert (19, 40) in values(home)
 
@@ -124,6 +124,19 @@ def test_a_state_that_begins_anew_knows_what_is_persisted(merging: Home, *, lose
     replayed(merging)
     persist(merging, now=True)
     assert values(merging) == [(3, 7)]
+
+
+def test_merged_rows_that_another_engine_rewrote_are_not_replayed_by_a_new_state(merging: Home) -> None:
+    send(merging, id=2, a=1)
+    merge_two(merging)
+    delete(merging, "id = 2")
+    lose_state(merging)
+    merging.ingest()
+    replayed(merging)
+    persist(merging, now=True)
+    assert (19, 40) in values(merging)
+    (partition,) = partitions_by(merging).state.partitions.values()
+    assert partition.windows.is_persisted, "the pass took the rows for open ones"
 
 
 def test_rows_that_are_visible_stay_visible_when_the_state_begins_anew(ingesting: Home) -> None:

@@ -80,6 +80,7 @@ class Arrived(NamedTuple):
     sequencer_id: int | None  # None: they do not say how far a sequencer is
     partitions: Mapping[str, Arrival]
     is_persisted: bool = False  # already: they lie in persisted files
+    may_be_merged: bool = False  # open, with values of several entries: no replay takes them for rows of one
 
 
 class Begun(NamedTuple):
@@ -174,11 +175,13 @@ class Partitions:
         """Return the partitions with more rows, those that the rows reopened, and how many of the rows are late."""
         new: dict[str, list[Slice]] = {}
         others: dict[str, list[_Other]] = {}
-        for sequencer_id, by_partition, is_persisted in arrived:
+        for sequencer_id, by_partition, is_persisted, may_be_merged in arrived:
+            keeps_numbers = not (is_persisted or may_be_merged)
             times = None if sequencer_id is None else self.state.sequencers.get(sequencer_id)
             for name, arrival in by_partition.items():
-                if sequencer_id is None or is_persisted or (times is not None and arrival.first < times.end):
-                    others.setdefault(name, []).append(_Other(sequencer_id, arrival, is_persisted))
+                if sequencer_id is None or not keeps_numbers or (times is not None and arrival.first < times.end):
+                    other = _Other(sequencer_id, arrival, is_open=not is_persisted, is_replayed=keeps_numbers)
+                    others.setdefault(name, []).append(other)
                 else:
                     new.setdefault(name, []).append(_slice(sequencer_id, arrival))
         late_rows = sum(each.rows for name, slices in new.items() if self.state.is_passed(name) for each in slices)
@@ -194,7 +197,7 @@ class Partitions:
             late_rows += late
             known = before or Partition(windows=Windows(seen=seen))
             partitions[name] = _count(name, known, arrivals, late=late, now_ms=now_ms, late_ms=rules.late_ms)
-            for sequencer_id, arrival, _ in arrivals:
+            for sequencer_id, arrival, *_ in arrivals:
                 if sequencer_id is not None:
                     times = _times(arrival, now_ms, rules)
                     sequencers[sequencer_id] = sequencers.get(sequencer_id, times).advance(times)
@@ -266,11 +269,12 @@ class Partitions:
 
 
 class _Other(NamedTuple):
-    """Rows that no window may have with their numbers: no replay reads these again, or they are persisted."""
+    """Rows that no window may have with their numbers."""
 
     sequencer_id: int | None
     arrival: Arrival
-    is_persisted: bool = False
+    is_open: bool = True
+    is_replayed: bool = True  # whether a replay may take them for rows that are not persisted
 
 
 def _flush_of(state: LifecycleState, checkpoints: Checkpoints) -> Flush | None:
@@ -296,12 +300,12 @@ def _count(
     No replay reads such numbers again: the rows are visible. So their window has no numbers. Persisted rows have none.
     """
     rows = sum(each.arrival.rows for each in arrivals)
-    for sequencer_id, arrival, is_persisted in arrivals:
-        if is_persisted and sequencer_id is not None:
+    for sequencer_id, arrival, _, is_replayed in arrivals:
+        if sequencer_id is not None and not is_replayed:
             numbers = NumberRange(arrival.first, arrival.end)
             partition = partition.mark_persisted(name, sequencer_id, numbers, until_ms=arrival.end_ms)
     windows = replace(partition.windows, last_ms=max(now_ms, partition.windows.last_ms))
-    for arrival in (each.arrival for each in arrivals if not each.is_persisted):
+    for arrival in (each.arrival for each in arrivals if each.is_open):
         window = Window(
             opened_ms=now_ms,
             last_ms=now_ms,
