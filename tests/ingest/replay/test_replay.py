@@ -471,6 +471,14 @@ def test_a_state_that_was_lost_means_that_nothing_is_persisted(hourly: Home) -> 
     assert {name: each.rows for name, each in partitions_by(hourly).state.partitions.items()} == {H5: 6, H6: 3}
 
 
+def test_a_lost_file_comes_back_also_if_the_state_was_lost(hourly: Home) -> None:
+    before = three_files(hourly)
+    lose_state(hourly)
+    Path(files_of(hourly)[0].file_path.removeprefix("file://")).unlink()
+    assert replayed(hourly).inserted == len(before)
+    assert contents(hourly) == before
+
+
 def test_staged_numbers_do_not_come_before_their_flush(hourly: Home) -> None:
     send(hourly, 0, 1, 2)
     hourly.switch(Mode.READ_ONLY)
