@@ -184,7 +184,7 @@ def _look(run: _Run) -> None:
 def _plan(run: _Run) -> None:
     """Plan the numbers that the log holds and the collection does not have."""
     target, ledgers = run.target, run.head.state.ledgers
-    now_ms = target.clock.now_ms()
+    now_ms, limit = target.clock.now_ms(), _find_limit(run)
     # Read after the ledgers: a ledger that is newer than the watermarks could lie beyond them.
     present, staged = look_at(run.reader), staged_ranges(target, run.head)
     planned = plan_ingest(
@@ -194,7 +194,7 @@ def _plan(run: _Run) -> None:
         staged,
         starts=remembered_starts(run.head.table.properties),
         source=run.source,
-        limit=run.engine.max_entries,
+        limit=limit,
     )
     run.planned = fit_to_quarantine(target, planned)
     starts = remembered_starts(run.head.table.properties)
@@ -214,9 +214,21 @@ def _plan(run: _Run) -> None:
         source=run.source,
         title=run.reader.name,
         quarantined={} if quarantine is None else quarantine.load().state.ledgers,
-        limit=run.engine.max_entries,
+        limit=limit,
     )
     run.closing = _closing(run, Look(now_ms=now_ms, present=present, begun=begun, batches=run.seen))
+
+
+def _find_limit(run: _Run) -> int | None:
+    """Return the most entries of this run; None: all that wait.
+
+    A batch and the rows before and after it come in one run where a persist merges values of several rows, since a
+    merged row has one number: a row that comes later, with a smaller number, would give none of its values.
+    """
+    rules, table = PartitionRules.of(run.declaration), run.source.table
+    merges = rules is not None and rules.merges_fields
+    is_split = merges and any(table in {None, batch.table} for batch in run.seen.batches)
+    return None if is_split else run.engine.max_entries
 
 
 def _closing(run: _Run, look: Look) -> Closing | None:

@@ -71,6 +71,26 @@ class Partition:
         own = PartitionCheckpoint(partition=name, numbers=flush.numbers, until_ms=flush.until_ms)
         return Checkpoints(partition=own, database=self.database)
 
+    def mark_persisted(self, name: str, sequencer_id: int, numbers: NumberRange, *, until_ms: int) -> Partition:
+        """Return the partition with rows of some numbers that were persisted before the state knew of them.
+
+        Their event times lie below ``until_ms``. Where open rows have smaller numbers, those of them with such event
+        times count as persisted, too: a replay takes no row that is persisted for one that is not.
+        """
+        before = self.checkpoint
+        if before is None:
+            known = {id_: NumberRange(each.start, each.start) for id_, each in self.windows.numbers.items()}
+            before = PartitionCheckpoint(partition=name, numbers=known, until_ms=EARLIEST_MS)
+        windows = self.windows.mark_seen_and_persisted({sequencer_id: NumberRange(numbers.end, numbers.end)})
+        first_open = windows.numbers[sequencer_id].start
+        end = max(numbers.end, before.numbers.get(sequencer_id, numbers).end)
+        if first_open >= end:
+            own, until_ms = NumberRange(first_open, first_open), before.until_ms
+        else:
+            own, until_ms = NumberRange(first_open, end), max(until_ms, before.until_ms)
+        checkpoint = replace(before, numbers={**before.numbers, sequencer_id: own}, until_ms=until_ms)
+        return replace(self, windows=windows, checkpoint=checkpoint)
+
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form, without what is empty."""
         form = {"windows": self.windows.to_json(), "rows": [self.rows, self.late_rows], "closed": self.is_closed}

@@ -153,14 +153,10 @@ def _check_target(target: Target, owner: Owner, head: ShardHead) -> Progress | N
 
 def _is_due(sink: SinkDeclaration, head: ShardHead, progress: Progress) -> bool:
     """Tell whether a run has anything to carry, to evolve or to hold: else it leaves the target alone."""
-    held = head.state.holds.get(sink.hold)
-    return (
-        progress.time is None
-        or held is None
-        or held.expires_at_ms != NEVER
-        or held.since > progress.time
-        or _has_news(head, progress)
-    )
+    time, held = progress.time, head.state.holds.get(sink.hold)
+    if time is None or held is None or not held.is_durable:
+        return True
+    return held.since not in {max(time - 1, 0), time} or _has_news(head, progress)
 
 
 def _has_news(head: ShardHead, progress: Progress) -> bool:

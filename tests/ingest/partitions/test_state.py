@@ -16,6 +16,7 @@ from tidemark.ingest.partitions.arrivals import Arrival
 from tidemark.ingest.partitions.closing import Look
 from tidemark.ingest.partitions.counting import judging
 from tidemark.ingest.partitions.state import KEPT_CLOSED, PROPERTY, Arrived, PartitionRules, Partitions
+from tidemark.ingest.replay.plan import base_of
 from tidemark.interval import Unit
 from tidemark.lifecycle.chunks import Action
 from tidemark.lifecycle.partitions import find_bounds
@@ -54,6 +55,36 @@ def test_rows_of_a_flush_count_after_rows_with_greater_numbers() -> None:
     assert counts(state) == {"2013-01-03T01": (3, 0, False), "2013-01-03T02": (1, 0, False)}
     assert (reopened, late, state.state.sequencers.keys()) == ([], 0, {0})
     assert state.state.sequencers[0].end == 9, "it never goes back"
+
+
+def needs(partitions: Partitions, number: int, *, after_ms: int = 0) -> bool:
+    """Tell whether a replay takes a row of 01:00, that much later, for one that is not persisted."""
+    time_ms = START + HOUR_MS + after_ms
+    return base_of(partitions.state).needs_row("2013-01-03T01", sequencer_id=0, number=number, time_ms=time_ms)
+
+
+def test_rows_that_were_persisted_before_the_state_knew_them_are_no_open_rows() -> None:
+    state, _, _ = add(EMPTY, Arrived(0, arrival(1, 2, 6, 3), is_persisted=True), hour=1)
+    assert counts(state) == {"2013-01-03T01": (3, 0, False)}
+    assert state.state.partitions["2013-01-03T01"].windows.is_persisted
+    assert [number for number in range(8) if needs(state, number)] == [6, 7]
+    state, _, _ = add(state, Arrived(0, arrival(1, 6, 8)), hour=2)
+    assert [number for number in range(8) if needs(state, number)] == [6, 7]
+    assert Partitions.read({PROPERTY: str(state)}) == state
+
+
+def test_open_rows_below_persisted_ones_count_as_persisted_up_to_their_time() -> None:
+    arrived = (Arrived(0, arrival(1, 4, 5)), Arrived(0, arrival(1, 6, 7), is_persisted=True))
+    state, _, _ = add(EMPTY, *arrived, hour=1)
+    assert [number for number in range(9) if needs(state, number)] == [7, 8]
+    assert [number for number in range(9) if needs(state, number, after_ms=1)] == [4, 5, 6, 7, 8]
+    assert not state.state.partitions["2013-01-03T01"].windows.is_persisted, "the next pass takes the open row"
+
+
+def test_a_partition_that_was_forgotten_is_persisted_whatever_a_flush_brings() -> None:
+    state, _, _ = add(EMPTY, Arrived(0, arrival(9, 8, 9)), hour=9)
+    state, _, _ = add(state, Arrived(0, arrival(1, 4, 5)), hour=9)
+    assert [number for number in range(11) if needs(state, number)] == [9, 10]
 
 
 @pytest.mark.parametrize(

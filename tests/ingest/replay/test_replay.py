@@ -13,7 +13,7 @@ from pyiceberg.types import LongType
 
 from tests.ingest.event_rows import FIVE, MINUTE_MS, RULES, at, declare, partitions_by, send
 from tests.ingest.persist.test_persist import files_of, lose_state, old, persist, stored, young
-from tests.support.dying import Crash, dying_at, interrupted_at
+from tests.support.dying import Crash, dying_at
 from tests.support.leftovers import leftovers
 from tidemark.catalog.items.kinds import AUDIT_EVENT
 from tidemark.collections.deployment import Mode
@@ -26,8 +26,6 @@ from tidemark.iceberg.files.data_files import arrow_schema
 from tidemark.iceberg.maintenance.compaction import compact
 from tidemark.iceberg.maintenance.compaction_plan import CompactionPolicy
 from tidemark.iceberg.reading.arrow import read_arrow
-from tidemark.iceberg.shard.ledger import Ledger, Range
-from tidemark.ingest.partitions.state import PartitionRules
 from tidemark.ingest.persist import persist as persisting
 from tidemark.ingest.quarantine import retry
 from tidemark.ingest.replay import replay as replaying
@@ -511,6 +509,14 @@ def test_a_state_that_was_lost_means_that_nothing_is_persisted(hourly: Home) -> 
     assert {name: each.rows for name, each in partitions_by(hourly).state.partitions.items()} == {H5: 6, H6: 3}
 
 
+def test_a_lost_file_comes_back_also_if_the_state_was_lost(hourly: Home) -> None:
+    before = three_files(hourly)
+    lose_state(hourly)
+    Path(files_of(hourly)[0].file_path.removeprefix("file://")).unlink()
+    assert replayed(hourly).inserted == len(before)
+    assert contents(hourly) == before
+
+
 def test_staged_numbers_do_not_come_before_their_flush(hourly: Home) -> None:
     send(hourly, 0, 1, 2)
     hourly.switch(Mode.READ_ONLY)
@@ -647,27 +653,6 @@ def test_duplicates_that_come_back_are_merged_by_the_next_pass(ingesting: Home, 
     assert len(ingesting.rows()) == 1, "persisted, all of it"
 
 
-def test_values_that_a_persist_merges_meanwhile_stay(ingesting: Home) -> None:
-    at(ingesting, 1)
-    columns = "id bigint, at timestamp, a string"
-    ingesting.declare_reader(
-        schema=columns, event_time="at", partition="hour", key=["id"], lifecycle={**RULES, "merge": "fields"}
-    )
-
-    def send_row(**values: object) -> None:
-        ingesting.send(0, json.dumps({"id": 1, "at": time_text(FIVE), **values}).encode())
-        ingesting.ingest()
-
-    send_row(a="old")
-    assert persist(ingesting, now=True).strategy == "persisted"
-    send_row()
-    with interrupted_at("replay.after-plan", lambda: persist(ingesting, now=True)) as failures:
-        replayed(ingesting)
-    assert not failures
-    assert persist(ingesting, now=True).error is None
-    assert [(row["a"], row["_entry"]) for row in ingesting.rows()] == [("old", 1)]
-
-
 def test_values_under_former_names_of_columns_come_back(ingesting: Home) -> None:
     at(ingesting, 1)
     ingesting.declare_reader(schema="id bigint, at timestamp, a string", event_time="at", partition="hour")
@@ -708,24 +693,3 @@ def test_rows_that_were_retried_come_once_also_without_the_quarantine(ingesting:
     for from_, kept in (((), None), (("0:0",), {"0": [0]})):
         assert replayed(ingesting, from_=from_).details.get("kept_entries") == kept
         assert ingesting.ids() == [1, 2]
-
-
-def test_values_of_merged_rows_come_back_from_all_first_numbers_alone(ingesting: Home) -> None:
-    at(ingesting, 1)
-    ingesting.declare_reader(
-        schema="id bigint, at timestamp, a string",
-        event_time="at",
-        partition="hour",
-        key=["id"],
-        lifecycle={**RULES, "merge": "fields"},
-    )
-    for sequencer_id in (0, 1):
-        ingesting.send(sequencer_id, json.dumps({"id": sequencer_id, "at": time_text(FIVE), "a": "x"}).encode())
-    ingesting.ingest()
-    report = replay(ingesting, from_=("0:0",))
-    assert report.error is not None
-    assert report.error.hint == "begin with the first numbers of all sequencers: --from 0:0 --from 1:0"
-    assert replayed(ingesting, from_=("0:0", "1:0")).inserted == 2
-    rules, numbers = PartitionRules.required(ingesting.registry.get("events")), Ledger((Range(0, 1),))
-    with pytest.raises(UsageError, match="rows that came another way, by other"):
-        replaying._check_merged(rules, Request.parse([], ["0:0"]), {0: numbers}, ["other"])

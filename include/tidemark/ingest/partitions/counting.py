@@ -13,6 +13,7 @@ from tidemark.ingest.buffer_log import BufferLog
 from tidemark.ingest.partitions.catch_up import read_arrivals
 from tidemark.ingest.partitions.event_times import EventTimes
 from tidemark.ingest.partitions.state import PROPERTY, Arrived, Changes, PartitionRules, Partitions
+from tidemark.ingest.persist.duplicates import MERGED_FIELDS
 from tidemark.interval import EARLIEST_MS, LATEST_MS
 
 
@@ -42,6 +43,8 @@ def count_rows(
     before = Partitions.parse(head.table.properties, rules.column, rules.unit)
     missing = before.missing(head.state.ledgers)
     found = read_arrivals(head, missing, log, judging(rules, None))
+    if not before.known and MERGED_FIELDS in head.table.properties:  # another engine may have rewritten merged rows
+        found = [each._replace(may_be_merged=True) for each in found]
     caught_up, reopened, late_rows = before.add(found, now_ms=now_ms, rules=rules.lifecycle)
     added, reopened_now, late_now = caught_up.add(arrived, now_ms=now_ms, rules=rules.lifecycle)
     known = dict(head.state.ledgers)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tidemark.collections.declarations.collection import Declaration, Kind
-from tidemark.collections.declarations.lifecycle import LifecycleRules, Visible
+from tidemark.collections.declarations.lifecycle import LifecycleRules, Merge, Visible
 from tidemark.errors import CorruptState, NotPossible, UsageError
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.ingest.partitions.arrivals import Arrival
@@ -50,6 +50,11 @@ class PartitionRules:
         """Whether accepted rows wait on the tag ``tidemark-open`` until they are persisted."""
         return self.lifecycle.visible is Visible.WHEN_PERSISTED
 
+    @property
+    def merges_fields(self) -> bool:
+        """Whether a persist puts values of several rows into one."""
+        return bool(self.key) and self.lifecycle.merge is Merge.FIELDS
+
     @classmethod
     def required(cls, declaration: Declaration) -> PartitionRules:
         """Return the rules of a collection. Raises ``UsageError`` if its rows have no event times."""
@@ -80,6 +85,8 @@ class Arrived(NamedTuple):
 
     sequencer_id: int | None  # None: they do not say how far a sequencer is
     partitions: Mapping[str, Arrival]
+    is_persisted: bool = False  # already: they lie in persisted files
+    may_be_merged: bool = False  # open, with values of several entries: no replay takes them for rows of one
 
 
 class Begun(NamedTuple):
@@ -173,27 +180,30 @@ class Partitions:
     ) -> tuple[Partitions, list[Reopened], int]:
         """Return the partitions with more rows, those that the rows reopened, and how many of the rows are late."""
         new: dict[str, list[Slice]] = {}
-        others: dict[str, list[tuple[int | None, Arrival]]] = {}
-        for sequencer_id, by_partition in arrived:
+        others: dict[str, list[_Other]] = {}
+        for sequencer_id, by_partition, is_persisted, may_be_merged in arrived:
+            keeps_numbers = not (is_persisted or may_be_merged)
             times = None if sequencer_id is None else self.state.sequencers.get(sequencer_id)
             for name, arrival in by_partition.items():
-                if sequencer_id is None or (times is not None and arrival.first < times.end):
-                    others.setdefault(name, []).append((sequencer_id, arrival))
+                if sequencer_id is None or not keeps_numbers or (times is not None and arrival.first < times.end):
+                    other = _Other(sequencer_id, arrival, is_open=not is_persisted, is_replayed=keeps_numbers)
+                    others.setdefault(name, []).append(other)
                 else:
                     new.setdefault(name, []).append(_slice(sequencer_id, arrival))
         late_rows = sum(each.rows for name, slices in new.items() if self.state.is_passed(name) for each in slices)
         state, reopened = self.state.add(new, arrived_ms=now_ms, rules=rules)
         partitions, sequencers = dict(state.partitions), dict(state.sequencers)
+        seen = {id_: numbers.end for id_, numbers in state.ends.items()}  # one that was forgotten is persisted
         for name, arrivals in sorted(others.items()):
-            rows = sum(arrival.rows for _, arrival in arrivals)
+            rows = sum(each.arrival.rows for each in arrivals)
             late = rows if state.is_passed(name) else 0
             before = partitions.get(name)
             if late and (before is None or before.is_closed):
                 reopened.append(Reopened(name, late))
             late_rows += late
-            known = before or Partition(windows=Windows())
-            partitions[name] = _count(known, arrivals, late=late, now_ms=now_ms, late_ms=rules.late_ms)
-            for sequencer_id, arrival in arrivals:
+            known = before or Partition(windows=Windows(seen=seen))
+            partitions[name] = _count(name, known, arrivals, late=late, now_ms=now_ms, late_ms=rules.late_ms)
+            for sequencer_id, arrival, *_ in arrivals:
                 if sequencer_id is not None:
                     times = _times(arrival, now_ms, rules)
                     sequencers[sequencer_id] = sequencers.get(sequencer_id, times).advance(times)
@@ -254,7 +264,7 @@ class Partitions:
             seen = {id_: numbers.end for id_, numbers in self.state.ends.items()}
             is_passed = self.state.is_passed(name)
             before = partitions.get(name) or Partition(windows=Windows(seen=seen), is_closed=is_passed)
-            opened = _count(before, [(None, arrival)], late=0, now_ms=now_ms, late_ms=rules.late_ms)
+            opened = _count(name, before, [_Other(None, arrival)], late=0, now_ms=now_ms, late_ms=rules.late_ms)
             partitions[name] = replace(opened, rows=before.rows)
         return replace(self, state=replace(self.state, partitions=partitions))
 
@@ -262,6 +272,15 @@ class Partitions:
         """Return the partitions without the persists under way, and the names of those that had one."""
         dropped = [name for name, each in self.state.partitions.items() if each.windows.flush is not None]
         return replace(self, state=self.state.drop_persists()), dropped
+
+
+class _Other(NamedTuple):
+    """Rows that no window may have with their numbers."""
+
+    sequencer_id: int | None
+    arrival: Arrival
+    is_open: bool = True
+    is_replayed: bool = True  # whether a replay may take them for rows that are not persisted
 
 
 def _flush_of(state: LifecycleState, checkpoints: Checkpoints) -> Flush | None:
@@ -280,14 +299,19 @@ def _slice(sequencer_id: int, arrival: Arrival) -> Slice:
 
 
 def _count(
-    partition: Partition, arrivals: Iterable[tuple[int | None, Arrival]], *, late: int, now_ms: int, late_ms: int
+    name: str, partition: Partition, arrivals: Iterable[_Other], *, late: int, now_ms: int, late_ms: int
 ) -> Partition:
     """Return the partition with rows whose numbers come after greater ones, as those of a flush do, or without numbers.
 
-    No replay reads such numbers again: the rows are visible. So their window has no numbers.
+    No replay reads such numbers again: the rows are visible. So their window has no numbers. Persisted rows have none.
     """
-    windows, rows = partition.windows, 0
-    for _, arrival in arrivals:
+    rows = sum(each.arrival.rows for each in arrivals)
+    for sequencer_id, arrival, _, is_replayed in arrivals:
+        if sequencer_id is not None and not is_replayed:
+            numbers = NumberRange(arrival.first, arrival.end)
+            partition = partition.mark_persisted(name, sequencer_id, numbers, until_ms=arrival.end_ms)
+    windows = replace(partition.windows, last_ms=max(now_ms, partition.windows.last_ms))
+    for arrival in (each.arrival for each in arrivals if each.is_open):
         window = Window(
             opened_ms=now_ms,
             last_ms=now_ms,
@@ -297,7 +321,6 @@ def _count(
             numbers={},
         )
         windows = windows.add_window(window, late_ms=late_ms)
-        rows += arrival.rows
     return replace(
         partition,
         windows=windows,

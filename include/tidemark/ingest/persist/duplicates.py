@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+MERGED_FIELDS = "tidemark.merged-fields"  # a table property, since the first persist that may have merged values
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """What makes rows duplicates, and what becomes of them."""

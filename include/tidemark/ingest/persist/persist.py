@@ -45,11 +45,12 @@ from tidemark.iceberg.maintenance.compaction import (
     use_of,
 )
 from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.partitions.state import PROPERTY, Begun, PartitionRules, Partitions, check_event_times
-from tidemark.ingest.persist.duplicates import Identity
+from tidemark.ingest.persist.duplicates import MERGED_FIELDS, Identity
 from tidemark.ingest.persist.inputs import ALL_TIMES, Inputs, bounds_of, choose_files, intervals_of
 from tidemark.ingest.persist.limits import as_chunks
 from tidemark.ingest.persist.split import Split, count_duplicates, split_here, split_with_spark
@@ -118,6 +119,7 @@ class _Pass:
     head: ShardHead = field(init=False)
     decisions: list[Decision] = field(default_factory=list)
     nothing_due: str = ""  # why nothing is persisted
+    uncounted: dict[str, Ledger] = field(default_factory=dict)  # whose rows the state did not know at the beginning
     given_up: list[str] = field(default_factory=list)  # partitions whose persist another pass began, and never ended
     begun: list[Begun] = field(default_factory=list)
     due: list[Interval] = field(default_factory=list)  # the event times of what is persisted
@@ -171,6 +173,7 @@ def _begin(run: _Pass) -> bool:
     run.head = head = shard.load()
     check_event_times(rules, head.table.schema().column_names, collection=shard.name)
     partitions = Partitions.parse(head.table.properties, rules.column, rules.unit)
+    run.uncounted = partitions.missing(head.state.ledgers)
     partitions, run.given_up = partitions.drop_persists()
     snapshot = Snapshot(collection=shard.name, partitions=as_chunks(head, partitions, rules))
     run.decisions = (decide_all if run.engine.everything else decide)(snapshot, rules.lifecycle, now_ms=now_ms)
@@ -278,7 +281,10 @@ def _finish(run: _Pass) -> None:
 
     def describe(head: ShardHead) -> dict[str, str]:
         present = Partitions.parse(head.table.properties, run.rules.column, run.rules.unit)
-        return {PROPERTY: str(present.finish_persist(run.begun, run.rules.lifecycle))}
+        if present.missing(run.uncounted) != run.uncounted:  # it took rows for open ones that this pass persists
+            raise StalePersist("an ingest counted rows meanwhile", hint="the next pass goes on")
+        remembered = {MERGED_FIELDS: "true"} if run.rules.merges_fields and run.duplicates else {}
+        return {PROPERTY: str(present.finish_persist(run.begun, run.rules.lifecycle)), **remembered}
 
     main, *opened = run.rewrites
     publish_rewrites(

@@ -9,7 +9,7 @@ rows that come back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 from tidemark.clock import Clock
 from tidemark.collections.append.append import check_append_only
 from tidemark.collections.declarations.collection import Declaration
-from tidemark.collections.declarations.lifecycle import Merge
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import lead_to_write
@@ -25,6 +24,7 @@ from tidemark.collections.publish import ATTEMPTS
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.errors import (
     ConflictsUnsettled,
+    CorruptState,
     Fenced,
     FencedByEpoch,
     InputsGone,
@@ -44,7 +44,9 @@ from tidemark.iceberg.shard.column_names import ENTRY
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shards import Shards
+from tidemark.ingest.batches import look_at_batches
 from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
+from tidemark.ingest.partitions.counting import count_rows
 from tidemark.ingest.partitions.state import PROPERTY, PartitionRules, Partitions, check_event_times
 from tidemark.ingest.plan import check_same_log, check_sequencers
 from tidemark.ingest.publish import Target, finish_pending
@@ -56,12 +58,14 @@ from tidemark.ingest.replay.entries import (
     find_retried,
     write_needed,
 )
+from tidemark.ingest.replay.merged import check_merged, find_ways, may_be_merged
 from tidemark.ingest.replay.plan import Request, base_of, cut_ranges, make_plan
 from tidemark.ingest.replay.search import Search
 from tidemark.ingest.replay.stored import Replaced, find_replaced
 from tidemark.lifecycle.checkpoints import PartitionCheckpoint
 from tidemark.lifecycle.partitions import find_bounds, name_partition
 from tidemark.lifecycle.replay_plan import ReplayPlan
+from tidemark.lifecycle.state import LifecycleState
 from tidemark.report import CollectionReport, Outcome, Report
 from tidemark.retry import retrying
 from tidemark.write_buffer.address import find_connection
@@ -107,6 +111,7 @@ class _Replay:
     reader: Reader
     head: ShardHead = field(init=False)
     partitions: Partitions = field(init=False)  # as of the head
+    state: LifecycleState = field(init=False)  # with the rows that the partitions do not know yet
     plan: ReplayPlan = field(init=False)
     is_only_log: bool = True
     written: Written = field(default_factory=Written)
@@ -167,7 +172,7 @@ def replay(
         )
         published = attempts(_replay_once, run, request)
     fail_point("replay.after-commit")
-    return _report(run, "replayed", published=published)
+    return _report(run, "unchanged" if published is None else "replayed", published=published)
 
 
 def look_at_plan(
@@ -218,6 +223,17 @@ def _load(run: _Replay) -> None:
             hint="apply the declaration again: rows that are ingested from then on do",
         )
     run.head, run.partitions = head, Partitions.parse(head.table.properties, run.rules.column, run.rules.unit)
+    run.state = _catch_up(run)
+
+
+def _catch_up(run: _Replay) -> LifecycleState:
+    """Return the state as of the head, with the rows that came since; without them if a damaged file may have some."""
+    try:
+        return count_rows(run.head, run.rules, run.log, now_ms=run.target.clock.now_ms()).partitions.state
+    except CorruptState:
+        if may_be_merged(run.head.table.properties, run.rules):
+            raise  # which rows have merged values is in that file
+        return run.partitions.state
 
 
 def _plan(run: _Replay, request: Request) -> ReplayPlan:
@@ -227,33 +243,13 @@ def _plan(run: _Replay, request: Request) -> ReplayPlan:
     check_same_log(run.log, ledgers, run.source)
     check_sequencers(run.log, ledgers, present)
     ingested = _ingested(run)
-    others = [producer for producer, ledger in ledgers.items() if ledger.ranges and log.sequencer_of(producer) is None]
-    _check_merged(run.rules, request, ingested, others)
-    run.is_only_log = not any(map(run.log.is_other_log, ledgers))
-    return make_plan(
-        run.partitions.state, ingested, present, request, buffer=run.reader.name, is_only_log=run.is_only_log
-    )
-
-
-def _check_merged(
-    rules: PartitionRules, request: Request, ingested: Mapping[int, Ledger], others: Sequence[str]
-) -> None:
-    """Raise ``UsageError`` if values of merged rows may be of entries, or ``others``, that are not read."""
-    if not request.starts or not rules.key or rules.lifecycle.merge is not Merge.FIELDS:
-        return
-    firsts = {id_: ledger.ranges[0].start for id_, ledger in ingested.items()}
-    wanted = " ".join(f"--from {id_}:{first}" for id_, first in sorted(firsts.items()))
-    if any(request.starts.get(id_, first + 1) > first for id_, first in firsts.items()):
-        raise UsageError(
-            "`merge: fields` put values of several entries into one persisted row, and not all of them are read again",
-            hint=f"begin with the first numbers of all sequencers: {wanted}",
-        )
-    if others:
-        raise UsageError(
-            f"`merge: fields` put values of rows that came another way, by {', '.join(sorted(others))}, into persisted "
-            "rows, and these are not in the log",
-            hint="replay without --from; for what is persisted, declare the collection anew under another name",
-        )
+    run.is_only_log = not any(map(log.is_other_log, ledgers))
+    plan = make_plan(run.state, ingested, present, request, buffer=run.reader.name, is_only_log=run.is_only_log)
+    if request.starts and may_be_merged(run.head.table.properties, run.rules):
+        seen = look_at_batches(run.connection, log, run.reader.identity, {}, source=run.source)
+        ways = find_ways(ledgers, map(log.producer, ingested), seen, run.source)
+        check_merged(plan, {id_: ledger.ranges[0].start for id_, ledger in ingested.items()}, ways)
+    return plan
 
 
 def _ingested(run: _Replay) -> dict[int, Ledger]:
@@ -267,7 +263,7 @@ def _replay_once(run: _Replay, request: Request) -> Published | None:
     """Write the rows that come back, find those that they replace, and publish both in one commit; None: no rows."""
     writer = lead_to_write(run.target.shard, run.target.deployment, what="replay")
     _load(run)
-    if run.rules.key and run.rules.lifecycle.merge is Merge.FIELDS:
+    if may_be_merged(run.head.table.properties, run.rules):
         run.plan = _plan(run, request)  # a persist since may have put values of older entries into the planned rows
     run.written = written = Written()
     try:
@@ -305,7 +301,7 @@ def _read(run: _Replay) -> None:
         rules=run.rules,
         source_table=run.source.table,
         plan=run.plan,
-        base=base_of(run.partitions.state, is_only_log=run.is_only_log),
+        base=base_of(run.state, is_only_log=run.is_only_log),
         former_names=find_former_names(run.head.table),
     )
     uncounted, ingested = run.partitions.missing(run.head.state.ledgers), _ingested(run)
