@@ -12,7 +12,7 @@ export PYSPARK_DRIVER_PYTHON := $(PYSPARK_PYTHON)
 export TZ := UTC
 FAST := "not spark and not postgres and not kafka and not live and not cluster and not crash and not slow"
 # Half of the tests runs beside the other half. The live tests run alone: a scheduler's clocks go on under load.
-BESIDE := tests/collections tests/iceberg tests/ingest tests/sinks tests/spark_apps
+BESIDE := tests/collections tests/iceberg tests/sinks tests/spark_apps
 LIVE := tests/live
 
 help:  ## list the targets

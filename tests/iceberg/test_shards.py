@@ -78,7 +78,7 @@ def test_what_is_done_to_every_collection_lists_them_once(home: Settings, monkey
     assert listings.during(lambda: list_batches(shards, [])) == 1
     assert listings.during(lambda: installation.switch(Mode.READ_ONLY)) == 2, "of both namespaces"
     assert listings.during(lambda: installation.switch(Mode.READ_WRITE)) == 2
-    assert listings.during(lambda: maintain_all(None, deployment, [])) == 1
+    assert listings.during(lambda: maintain_all(None, deployment, [])) == 2, "of both namespaces"
     assert listings.during(lambda: compact_all(deployment, NAMES, start_spark=pytest.fail)) == 0
     assert listings.during(lambda: flush_all(shards, deployment, [], clock=installation.clock)) == 0
 

@@ -100,7 +100,8 @@ def test_whoever_reads_the_old_name_is_listed(place: Home) -> None:
 @pytest.mark.slow
 def test_a_sink_of_the_old_name_stops_it(place: Home) -> None:
     with place.catalog.join() as handle:
-        value = SinkValue(id=7, collection="events", definition={})
+        definition = {"name": "seats", "from": "events", "to": {"connection": "pg", "table": "t"}, "mode": "changes"}
+        value = SinkValue(id=7, collection="events", definition=definition)
         handle.transact(lambda transaction: transaction.put(SINK, NamedKey(name="seats"), value))
     with pytest.raises(StillRead, match="sink 'seats' carries it"):
         place.declare(NEW)
