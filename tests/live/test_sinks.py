@@ -12,6 +12,8 @@ from tests.live.conftest import DECLARATIONS, RECONCILE, RUN_SECONDS, SINKS
 from tests.sinks.postgres.conftest import connected
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.support.homes import Home
     from tests.support.postgres_server import PostgresServer
     from tools.local_airflow.client import AirflowClient
@@ -23,7 +25,7 @@ SEATS = """sinks:
 
 
 @pytest.fixture(scope="module")
-def database(client: AirflowClient, installation: Home, postgres: PostgresServer) -> str:
+def database(client: AirflowClient, installation: Home, postgres: PostgresServer) -> Iterator[str]:
     """The target, which Airflow knows as the connection `pg`; the sink is declared."""
     uri = postgres.create_database("live_sinks")
     parts = urlsplit(uri)
@@ -41,7 +43,8 @@ def database(client: AirflowClient, installation: Home, postgres: PostgresServer
     installation.declare(DECLARATIONS + SEATS)
     client.unpause(RECONCILE)
     client.unpause(SINKS)
-    return uri
+    yield uri
+    client.unpause(SINKS, paused=True)  # or every correction of a later test would start a run
 
 
 def seats(database: str) -> dict[str, int]:
