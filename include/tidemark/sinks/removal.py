@@ -9,7 +9,7 @@ from tidemark.collections.deployment import Deployment
 from tidemark.collections.maintenance.dropped_tables import REMOVERS as COLLECTION_REMOVERS
 from tidemark.collections.maintenance.dropped_tables import Remains, Remover
 from tidemark.collections.objects.standing import Dropped, ObjectKind
-from tidemark.errors import TidemarkError, Unreachable
+from tidemark.errors import ConfigurationInvalid, TidemarkError, Unreachable
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.holds import release
 from tidemark.iceberg.shard.shard import Shard
@@ -38,7 +38,7 @@ def remove_sink(shards: Shards, deployment: Deployment, remains: Remains, now_ms
     """Clean up, or return why that waits; a target that is away for longer than the grace keeps its progress."""
     try:
         clear_sink(shards, deployment, remains.dropped)
-    except Unreachable as error:
+    except (Unreachable, ConfigurationInvalid) as error:
         return f"{remains}: {error}" if remains.waits_at(now_ms) else None
     return None
 

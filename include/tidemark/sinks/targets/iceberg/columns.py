@@ -24,8 +24,8 @@ from tidemark.collections.schema.types import (
 )
 from tidemark.errors import SchemaMismatch
 from tidemark.iceberg.shard.column_names import DIFF, TIME
+from tidemark.sinks.columns import MISFIT_HINT, evolve, list_misfits
 from tidemark.sinks.progress import SinkColumn
-from tidemark.sinks.targets.postgres.columns import evolve
 
 _CHANGE_COLUMNS = (Column(TIME, Primitive("bigint")), Column(DIFF, Primitive("bigint")))
 
@@ -44,17 +44,11 @@ def check_fit(wanted: Columns, table: Table, *, title: str) -> None:
     """Check that a table which somebody else made takes rows of ``wanted``. Raises ``SchemaMismatch``."""
     actual = {column.name: column.type for column in from_iceberg(table.schema())}
     types = {column.name: column.type for column in wanted}
-    listed = {
-        "lacks": [name for name in types if name not in actual],
-        "has besides": [name for name in actual if name not in types],
-        "has with another type": [name for name in types if name in actual and not fits(types[name], actual[name])],
-    }
-    told = ", ".join(f"{what} {', '.join(map(repr, names))}" for what, names in listed.items() if names)
-    if told:
+    if told := list_misfits(types, actual, holds=lambda actual, wanted: fits(wanted, actual)):
         raise SchemaMismatch(
             f"{title} {told}; it has ({columns_text(from_iceberg(table.schema()))}), the sink needs "
             f"({columns_text(wanted)})",
-            hint="change the table, or leave it to the sink to make one: name a table that is not there",
+            hint=MISFIT_HINT,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +21,7 @@ from tidemark.errors import (
     StaleState,
     Unreachable,
 )
-from tidemark.secrets.redaction import first_line
+from tidemark.secrets.redaction import first_line, redact
 from tidemark.settings import Settings
 
 SILENCE_S = 15  # after which a server that went away without closing the connection counts as lost
@@ -31,6 +32,11 @@ BEGIN = (
     "SET LOCAL statement_timeout = 0; SET LOCAL datestyle = 'ISO, YMD'; SET LOCAL timezone = 'UTC'"
 )
 _POSTGRESQL = "postgresql:"
+# libpq gives no SQL state for a login that the server refuses (classes 28 and 3D), only the server's text.
+_REFUSED_LOGIN = re.compile(
+    r'authentication failed for user|no password supplied|pg_hba\.conf|role ".*" (does not exist|is not permitted)|'
+    r'database ".*" does not exist|permission denied for database'
+)
 _LOST = ("08", "57", "53", "58")  # connection exceptions, a server that stops or cancels, no resources, the disk
 
 
@@ -69,15 +75,27 @@ def connection_options(name: str, settings: Settings) -> dict[str, Any]:
 def connect(options: dict[str, Any], *, title: str, sink: str) -> psycopg.Connection[tuple[Any, ...]]:
     """Open a connection that is in no transaction.
 
-    Raises ``Unreachable`` if the server does not answer, or refuses the login.
+    Raises:
+        ConfigurationInvalid: If the server refuses the login, or has no such database.
+        Unreachable: If the server does not answer, or takes no connection for now.
     """
     try:
         return psycopg.connect(**options, autocommit=True, application_name=f"tidemark-sink-{sink}"[:63])
     except psycopg.Error as error:
+        if refusal := find_refusal(str(error)):
+            raise ConfigurationInvalid(
+                f"{title}: the database refuses the login: {refusal}",
+                hint="repair the URL, the user or the password of the connection, or the user's rights in the database",
+            ) from error
         raise Unreachable(
-            f"{title} does not answer, or refuses the connection: {first_line(error)}",
+            f"{title} does not answer, or takes no connection: {first_line(error)}",
             hint="start the database, or check the connection; the sink goes on where it was, and history is kept",
         ) from error
+
+
+def find_refusal(text: str) -> str:
+    """Return the line of libpq's ``text`` in which a server refuses the login for good; empty if no server does."""
+    return next((redact(line.strip()) for line in text.splitlines() if _REFUSED_LOGIN.search(line)), "")
 
 
 class LostConnection(Unreachable):

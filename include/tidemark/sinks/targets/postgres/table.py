@@ -10,8 +10,9 @@ from psycopg import sql
 
 from tidemark.catalog.stash.postgres import read_ahead
 from tidemark.errors import SchemaMismatch
+from tidemark.sinks.columns import Evolution
 from tidemark.sinks.progress import SinkColumn
-from tidemark.sinks.targets.postgres.columns import CHANGE_TYPES, Evolution, postgres_type
+from tidemark.sinks.targets.postgres.columns import CHANGE_TYPES, postgres_type
 from tidemark.sinks.targets.postgres.copying import copy_statement, copy_text
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.retry import retrying
 from tidemark.settings import Settings
 from tidemark.sinks import progress as rules
+from tidemark.sinks.columns import evolve
 from tidemark.sinks.progress import Owner, Progress, SinkColumn
 from tidemark.sinks.target import Target
-from tidemark.sinks.targets.postgres.columns import check_fit, evolve
+from tidemark.sinks.targets.postgres.columns import check_fit
 from tidemark.sinks.targets.postgres.connection import BEGIN, LostConnection, connect, connection_options, translated
 from tidemark.sinks.targets.postgres.progress import ProgressTable
 from tidemark.sinks.targets.postgres.table import Connection, TargetTable
