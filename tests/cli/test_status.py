@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.cli.app import app
 from tidemark.exit_codes import ExitCode
 
@@ -105,3 +106,37 @@ def test_what_a_person_does_is_a_status_too(tidemark: Any) -> None:
     assert tidemark("status").json == {"objects": []}
     history = sorted(tidemark("read", "system_status").json["rows"], key=lambda row: row["occurred_at"])
     assert [row["status"] for row in history] == ["paused", "starting", "dropped"]
+
+
+def test_watching_shows_changes_outlives_a_store_that_is_away_and_ends_with_ctrl_c(
+    tidemark: Any, home: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    aside = home.catalog_path.with_suffix(".aside")
+
+    def pause_it() -> None:
+        deployment_of(home).objects.pause(["events"])
+
+    def break_it() -> None:
+        home.catalog_path.rename(aside)
+        home.catalog_path.mkdir()
+
+    def mend_it() -> None:
+        home.catalog_path.rmdir()
+        aside.rename(home.catalog_path)
+
+    def press_ctrl_c() -> None:
+        raise KeyboardInterrupt
+
+    waits = iter([pause_it, break_it, mend_it, press_ctrl_c])
+    seconds: list[float] = []
+
+    def wait(slept_s: float) -> None:
+        seconds.append(slept_s)
+        next(waits)()
+
+    monkeypatch.setattr("tidemark.cli.status.sleep", wait)
+    assert app(["status", "events", "--watch", "--every", "0.5"]) == ExitCode.OK
+    shown = capsys.readouterr()
+    told = [line.split()[2] for line in shown.out.splitlines() if line.startswith("events")]
+    assert (told, seconds) == (["never", "paused", "paused"], [0.5] * 4)
+    assert shown.err.startswith("Unreachable")

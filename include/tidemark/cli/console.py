@@ -37,6 +37,11 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False)
 
 
+def clear() -> None:
+    """Empty the terminal; a file or a pipe stays as it is."""
+    stdout().clear()
+
+
 def print_json(value: object) -> None:
     """Print one JSON document; values that JSON lacks (dates, decimals, NaN) become text."""
     is_utf_8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
