@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.events import create_events, switch
+from tests.support.homes import Home
 from tests.support.sinks import declare_sink
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.cli.app import app
 from tidemark.clock import SystemClock
 from tidemark.collections.deployment import Mode
 from tidemark.collections.maintenance import maintain
+from tidemark.collections.maintenance.dropped_tables import remove_dropped
 from tidemark.collections.maintenance.maintain import maintain_all
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.commit.holds import hold
@@ -24,6 +26,8 @@ from tidemark.interval import DAY_MS, HOUR_MS
 from tidemark.orchestration.status_page.status import collections_status, status_page
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tidemark.iceberg.shard.shard import Shard
     from tidemark.settings import Settings
 
@@ -169,3 +173,36 @@ def test_the_status_page_needs_no_catalog_for_the_holds_of_sinks(
     assert collections_status(home)[0]["holds"][0]["overdue"] is False
     (home.home / "stash.db").unlink()
     assert collections_status(home)[0]["holds"][0]["overdue"] is True, "nobody knows better than the default"
+
+
+def test_the_holds_of_a_dropped_collection_are_listed_and_released(
+    tidemark: CommandLine, home: Settings, tmp_path: Path
+) -> None:
+    place = Home(home, tmp_path)
+    place.declare('version: 1\ncollections:\n  facts: {kind: append-only, schema: "id bigint"}\n')
+    hold(place.shard("facts"), "nightly", expires_at_ms=NEVER)
+    hold(place.shard("facts"), "weekly", expires_at_ms=SystemClock().now_ms() + DAY_MS)
+    assert "nightly" in tidemark("drop", "facts", "--yes")
+
+    for names in ([], ["facts"], ["dropped.facts_1"]):
+        listed = tidemark.json("hold", "list", *names)["holds"]
+        assert [(held["collection"], held["reader"]) for held in listed] == [
+            ("dropped.facts_1", "nightly"),
+            ("dropped.facts_1", "weekly"),
+        ]
+    assert "held by nightly until `tidemark hold release dropped.facts_1 nightly`" in tidemark("doctor")
+
+    def remove() -> str:
+        report = remove_dropped(place.shards, place.deployment, clock=SystemClock(), grace_ms=0)
+        return str(report.collections["dropped.facts_1"].strategy)
+
+    assert remove() == "dropped", "a durable hold keeps the table"
+    switch(home, Mode.READ_ONLY)
+    tidemark("hold", "release", "dropped.facts_1", "nightly")
+    assert tidemark.code == ExitCode.FENCED
+    switch(home, Mode.READ_WRITE)
+    assert "holds no history any more" in tidemark("hold", "release", "dropped.facts_1", "nightly")
+    assert "holds no history any more" in tidemark("hold", "release", "dropped.facts_1", "weekly")
+    assert remove() == "removed"
+    tidemark("hold", "release", "dropped.facts_1", "nightly")
+    assert tidemark.code == ExitCode.USAGE

@@ -18,13 +18,19 @@ from tidemark.cli.options import (
 )
 from tidemark.clock import SystemClock
 from tidemark.errors import CorruptState, UnknownCollection, UsageError
+from tidemark.iceberg.shard.state_reader import DROPPED
 from tidemark.interval import duration_text
 
 if TYPE_CHECKING:
     from tidemark.collections.holds import ReaderHold
     from tidemark.iceberg.shard.state_reader import ShardSummary
 
-SomeNames = Annotated[list[str] | None, typer.Argument(metavar="[NAME…]", help="Collections; without any: all.")]
+SomeNames = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME…]", help="Collections, also dropped ones; without any: all.")
+]
+HeldName = Annotated[
+    str, typer.Argument(metavar="NAME", help="A collection, or dropped.NAME_NUMBER: the table of a dropped one.")
+]
 Reader = Annotated[str, typer.Argument(metavar="READER", help="Who reads: letters, digits, - and _.")]
 Since = Annotated[
     str | None,
@@ -39,6 +45,8 @@ For = Annotated[
 ]
 Durable = Annotated[bool, typer.Option("--durable", help="The hold never expires: it stays until it is released.")]
 
+_DROPPED = f"{DROPPED}."
+
 hold = typer.Typer(
     name="hold", help="Holds: the history that readers of changes keep for their next run.", no_args_is_help=True
 )
@@ -49,7 +57,8 @@ def list_(names: SomeNames = None, *, as_json: AsJson = False) -> None:
     """List who holds history of which collection, since when and until when; overdue holds are red.
 
     A hold is overdue if its reader stands still: a durable one after a day, or after `warn_after` of its sink; one that
-    expires once it keeps more than the week that maintenance keeps anyway.
+    expires once it keeps more than the week that maintenance keeps anyway. The tables of dropped collections, which
+    stay as long as somebody holds their history, are called dropped.NAME_NUMBER.
     """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pydantic
     from tidemark.collections.holds import list_holds, read_sink_holds  # noqa: PLC0415
@@ -108,7 +117,7 @@ def take(
 
 
 @hold.command()
-def release(name: Name, reader: Reader, *, as_json: AsJson = False) -> None:
+def release(name: HeldName, reader: Reader, *, as_json: AsJson = False) -> None:
     """Give up the hold of READER on NAME: the next maintenance may drop what it kept.
 
     The hold of a sink goes when the sink is dropped.
@@ -116,7 +125,9 @@ def release(name: Name, reader: Reader, *, as_json: AsJson = False) -> None:
     from tidemark.collections.holds import release_hold  # noqa: PLC0415 - help is shown without pydantic
 
     deployment = load_deployment()
-    shard = connect_shards(deployment.settings).open(name)
+    shards = connect_shards(deployment.settings)
+    table = name.removeprefix(_DROPPED)
+    shard = shards.open(table, DROPPED) if table != name else shards.open(name)
     was_held = release_hold(shard, reader, deployment=deployment)
     if as_json:
         print_json({"collection": name, "reader": reader, "released": was_held})
@@ -125,25 +136,28 @@ def release(name: Name, reader: Reader, *, as_json: AsJson = False) -> None:
 
 
 def _read_states_of(names: list[str] | tuple[()]) -> dict[str, ShardSummary]:
-    """Return the states of the named collections, or of all that can be read.
+    """Return the states of the named collections, or of all that can be read; also of dropped ones.
 
     Raises:
-        UnknownCollection: If no table has one of the names.
+        UnknownCollection: If no table has, or had, one of the names.
         CorruptState: If a named collection cannot be read.
     """
     from tidemark.iceberg.shard.state_reader import read_states  # noqa: PLC0415 - help is shown without pydantic
 
-    states = read_states(load_settings_to_look())
+    settings = load_settings_to_look()
+    states = read_states(settings)
+    states |= {_DROPPED + table: seen for table, seen in read_states(settings, DROPPED).items()}
+    chosen = {title for title in states if not names}
     for name in names:
-        if name not in states:
+        found = {
+            title for title in states if title == name or re.fullmatch(re.escape(_DROPPED + name) + r"_\d+", title)
+        }
+        if not found:
             raise UnknownCollection.named(name, states)
-        if isinstance(damaged := states[name], CorruptState):
+        if isinstance(damaged := states.get(name), CorruptState):
             raise damaged
-    return {
-        name: seen
-        for name, seen in states.items()
-        if not isinstance(seen, CorruptState) and (not names or name in names)
-    }
+        chosen |= found
+    return {title: seen for title, seen in states.items() if title in chosen and not isinstance(seen, CorruptState)}
 
 
 def _row_of(held: ReaderHold) -> tuple[object, ...]:

@@ -159,6 +159,7 @@ def _check_objects(shards: Shards, settings: Settings) -> list[tuple[Finding, Ex
     """Return what does not run, and what was dropped and waits for its removal; each with the reason."""
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pydantic
     from tidemark.collections.maintenance.dropped_tables import look_at_remains  # noqa: PLC0415
+    from tidemark.iceberg.shard.state_reader import DROPPED  # noqa: PLC0415
 
     try:
         objects, now_ms = deployment_of(settings).objects, SystemClock().now_ms()
@@ -166,7 +167,10 @@ def _check_objects(shards: Shards, settings: Settings) -> list[tuple[Finding, Ex
         remains = [look_at_remains(shards, dropped, now_ms=now_ms) for dropped in objects.dropped()]
     except TidemarkError as error:
         return [_failure("Objects", error)]
-    return findings + [_success("Dropped", str(each)) for each in remains]
+    for each in remains:
+        findings.append(_success("Dropped", str(each)))
+        findings += _check_holds(each.dropped.table, settings, DROPPED)
+    return findings
 
 
 def _check_warehouse(settings: Settings) -> tuple[Finding, ExitCode]:
@@ -209,16 +213,20 @@ def _check_collection(
     return _success(name, message)
 
 
-def _check_holds(name: str, settings: Settings) -> list[tuple[Finding, ExitCode]]:
-    """Return the overdue holds on a collection; nothing if it cannot be read, which another finding says."""
+def _check_holds(name: str, settings: Settings, namespace: str | None = None) -> list[tuple[Finding, ExitCode]]:
+    """Return the overdue holds on a collection, or on a table of ``namespace``.
+
+    Nothing if the table cannot be read, which another finding says.
+    """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pydantic
     from tidemark.collections.holds import find_overdue  # noqa: PLC0415
     from tidemark.iceberg.shard.state_reader import read_state  # noqa: PLC0415
 
     try:
-        seen = read_state(settings, name)
+        seen = read_state(settings, name, namespace)
     except TidemarkError:
         return []
+    name = name if namespace is None else f"{namespace}.{name}"
     now_ms, registry = SystemClock().now_ms(), deployment_of(settings).registry
     try:
         overdue = find_overdue(name, seen.state, seen.oldest_ms, now_ms=now_ms, registry=registry)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tidemark.collections.deployment import Deployment, Registry
-from tidemark.collections.mode import lead_to_write
+from tidemark.collections.mode import lead_to_write, refuse_when_read_only
 from tidemark.errors import UsageError
 from tidemark.iceberg.shard.state import NEVER, Hold, ShardState
+from tidemark.iceberg.shard.state_reader import DROPPED
 from tidemark.interval import DAY_MS, EARLIEST_MS, LATEST_MS, duration_text, time_text
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def take_hold(shard: Shard, reader: str, *, since: int | None, expires_at_ms: in
 
 
 def release_hold(shard: Shard, reader: str, *, deployment: Deployment) -> bool:
-    """Give up the hold of ``reader``; return whether there was one.
+    """Give up the hold of ``reader``, also on the table of a dropped collection; return whether there was one.
 
     Raises:
         UsageError: If the hold belongs to a sink.
@@ -160,6 +161,11 @@ def release_hold(shard: Shard, reader: str, *, deployment: Deployment) -> bool:
     before = shard.load().state.holds.get(reader)
     if before is None:
         return False
+    if shard.namespace == DROPPED:  # sealed: no writer is left to be fenced, and no sink carries it
+        if before.is_durable:
+            refuse_when_read_only(deployment, f"release of a durable hold of {shard.identifier!r}")
+        release(shard, reader)
+        return True
     if may_be_of_sink(reader) and (shard.name, reader) in read_sink_holds(deployment.registry):
         name = reader.removeprefix(SINK_READER)
         raise UsageError(

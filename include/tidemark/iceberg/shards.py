@@ -23,14 +23,12 @@ from tidemark.iceberg.shard.head import MAIN, OWN_MAIN, OWN_UPDATES, UPDATES
 from tidemark.iceberg.shard.layout import partition_spec, sort_order, table_properties, table_schema
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, ShardKind, ShardState
-from tidemark.iceberg.shard.state_reader import namespace_of
+from tidemark.iceberg.shard.state_reader import COLLECTIONS, DROPPED, SYSTEM, namespace_of
 from tidemark.iceberg.shard.token import Token
 from tidemark.retry import retrying
 from tidemark.settings import Settings
 
-COLLECTIONS = "collections"
-SYSTEM = "system"
-DROPPED = "dropped"  # tables that no collection has any more; made when it is needed first
+__all__ = ["COLLECTIONS", "DROPPED", "SYSTEM", "Shards"]
 
 
 class _MovedOn(Exception):

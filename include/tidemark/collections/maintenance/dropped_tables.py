@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment
+from tidemark.collections.holds import moment_text
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import refuse_when_read_only
 from tidemark.collections.objects.drop import set_aside
@@ -17,9 +18,8 @@ from tidemark.fail_points import fail_point
 from tidemark.iceberg.leases.protection import MAINTENANCE
 from tidemark.iceberg.maintenance.orphans import store_now_ms
 from tidemark.iceberg.maintenance.removal import remove_table
-from tidemark.iceberg.shard.state import ShardState
+from tidemark.iceberg.shard.state import Hold, ShardState
 from tidemark.iceberg.shards import DROPPED, Shards
-from tidemark.interval import time_text
 from tidemark.report import CollectionReport, Outcome, Report
 
 FAIL_POINTS = ("remove.table-gone",)
@@ -33,16 +33,21 @@ class Remains:
     dropped: Dropped
     has_table: bool = False
     due_ms: int = 0  # when people had time enough
-    holds: Mapping[str, int] | None = None  # live ones, with the times at which they end
+    holds: Mapping[str, Hold] = field(default_factory=dict)  # live ones
 
     def waits_at(self, now_ms: int) -> bool:
         return bool(self.holds) or now_ms < self.due_ms
 
     def __str__(self) -> str:
-        held = [f"held by {reader} until {_seconds(end_ms)}" for reader, end_ms in (self.holds or {}).items()]
-        why = "; ".join([f"goes after {_seconds(self.due_ms)}", *held])
+        held = [f"held by {reader} until {self._end_of(reader, hold)}" for reader, hold in self.holds.items()]
+        why = "; ".join([f"goes after {moment_text(self.due_ms)}", *held])
         table = f", its table is {DROPPED}.{self.dropped.table}" if self.has_table else ""
         return f"{self.dropped}{table}: {why}"
+
+    def _end_of(self, reader: str, hold: Hold) -> str:
+        if hold.is_durable:
+            return f"`tidemark hold release {DROPPED}.{self.dropped.table} {reader}`"
+        return moment_text(hold.expires_at_ms)
 
 
 # Removes what an object left; returns None once nothing is left, or why the rest stays. The number is the time in ms.
@@ -66,7 +71,7 @@ def look_at_remains(shards: Shards, dropped: Dropped, *, now_ms: int, grace_ms: 
     with suppress(UnknownCollection):
         table = shards.open(dropped.table, DROPPED).load_table()  # whatever refs it lost
         state = ShardState.parse(table.metadata.properties, shard=dropped.table)
-        live = {reader: hold.expires_at_ms for reader, hold in state.holds.items() if hold.is_live(now_ms)}
+        live = {reader: hold for reader, hold in state.holds.items() if hold.is_live(now_ms)}
         return replace(remains, has_table=True, holds=live)
     return remains
 
@@ -130,7 +135,3 @@ def remove_dropped(
         goes_on_paused=True,
     )
     return report
-
-
-def _seconds(time_ms: int) -> str:
-    return time_text(time_ms // 1000 * 1000)

@@ -16,6 +16,7 @@ from tidemark.settings import Settings
 
 CATALOG_NAME = "tidemark"  # the rows of the catalog's tables carry it: Spark and pyiceberg must use the same name
 COLLECTIONS, SYSTEM = "collections", "system"
+DROPPED = "dropped"  # tables that no collection has any more; made when it is needed first
 SYSTEM_PREFIX = "system_"  # of the names of collections that the system writes; users cannot declare them
 _LOCATIONS = (
     "SELECT table_name, metadata_location FROM iceberg_tables WHERE catalog_name = {0} AND table_namespace = {0}"
