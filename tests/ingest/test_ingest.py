@@ -76,7 +76,7 @@ def test_a_quarantine_that_files_left_takes_the_bad_rows_of_a_buffer(ingesting: 
     name, rejected = BatchName("p", Range(0, 1)), [RejectedRow(1, "no number", "x,y")]
     deployment = deployment_of(ingesting.settings)
     more = {"deployment": deployment, "clock": ingesting.clock}
-    set_aside(ingesting.shards, "events", name, rejected, file="rows.csv", **more)
+    set_aside(ingesting.shards, ingesting.shard(), name, rejected, file="rows.csv", **more)
     ingesting.send(0, BAD_LINE)
     assert ingesting.ingest().details["quarantined"] == 1
     rows = ingesting.rows("events_quarantine")

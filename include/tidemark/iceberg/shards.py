@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from uuid import uuid4
 
 from pyiceberg.exceptions import CommitFailedException, NoSuchNamespaceError, NoSuchTableError, TableAlreadyExistsError
@@ -66,13 +67,14 @@ class Shards:
         buckets: int = 1,
         of_buffer: bool = False,
         namespace: str = COLLECTIONS,
+        properties: Mapping[str, str] = MappingProxyType({}),
     ) -> Shard:
         """Create the table with its genesis snapshot in one commit; upper and since are 0. Idempotent.
 
         ``name`` has letters, digits and underscores; ``namespace`` is ``COLLECTIONS`` or ``SYSTEM``. ``schema`` has the
         user's columns; ``layout`` decides which system columns are added, and ``of_buffer`` adds those that only rows
         out of a write buffer need. The columns of ``key`` sort the files, and the first of them that can be bucketed
-        partitions them into ``buckets``; 1 leaves the table unpartitioned.
+        partitions them into ``buckets``; 1 leaves the table unpartitioned. A new table also gets the ``properties``.
 
         Raises ``NotPossible`` if a table of that name and another layout exists.
         """
@@ -86,7 +88,7 @@ class Shards:
             location=self.iceberg.free_location((namespace, name)),
             partition_spec=partition_spec(columns, key, buckets),
             sort_order=sort_order(columns, key),
-            properties=table_properties(layout),  # pyiceberg takes the format version out of it
+            properties={**table_properties(layout), **properties},  # pyiceberg takes the format version out of it
         )
         table = transaction._table  # noqa: SLF001  # no public way to commit a creation with a first snapshot
         state = ShardState(

@@ -332,7 +332,7 @@ def _publish(run: _Run) -> CollectionReport:
         check_late(run.closing, staged, collection=target.shard.name)
         fail_point("ingest.after-rows")
         if staged.with_bad:
-            quarantine = open_quarantine(target.shards, target.shard.name)
+            quarantine = open_quarantine(target.shards, target.shard)
             rows.stage_bad(quarantine, attempt, staged)
         fail_point("ingest.after-quarantine")
         pending = describe_bad(attempt, _names_with_bad(run, staged)) if staged.with_bad else ""

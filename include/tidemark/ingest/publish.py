@@ -17,6 +17,7 @@ from tidemark.clock import Clock
 from tidemark.collections.declarations.append_only import Expectations
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.mode import join_to_write
+from tidemark.collections.objects.quarantine import find_quarantine
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
 from tidemark.collections.staged.batches import BatchName, parse_range
@@ -32,7 +33,6 @@ from tidemark.ingest.buffer_log import BufferLog
 from tidemark.ingest.delivery import StagedRows
 from tidemark.ingest.partitions.closing import Closing
 from tidemark.ingest.partitions.counting import Counted
-from tidemark.ingest.quarantine import quarantine_name
 from tidemark.retry import retrying
 
 WRITER = "ingest"  # not the name of a producer: only an ingest publishes these branches
@@ -55,8 +55,7 @@ class Target:
     @property
     def quarantine(self) -> Shard | None:
         """The quarantine of the collection; None while there is none."""
-        name = quarantine_name(self.shard.name)
-        return self.shards.open(name) if self.shards.exists(name) else None
+        return find_quarantine(self.shards, self.shard)
 
     @property
     def pending_staged(self) -> str:

@@ -21,6 +21,7 @@ from tidemark.collections.apply.plan import Add
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Declaration, Kind
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.mode import lead_to_write
+from tidemark.collections.objects.quarantine import find_quarantine, make_quarantine
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
 from tidemark.collections.schema.convert import to_iceberg
@@ -37,7 +38,6 @@ from tidemark.iceberg.shard.column_names import ENTRY, PRODUCER
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.shard import Shard
-from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import RETRIED, RETRIED_ROWS, ROWS_BITS, BufferLog, check_buffer_source
 from tidemark.ingest.messages import COLUMNS as MESSAGE_COLUMNS
@@ -63,14 +63,16 @@ def quarantine_name(collection: str) -> str:
     return collection + QUARANTINE_SUFFIX
 
 
-def open_quarantine(shards: Shards, collection: str) -> Shard:
-    """Return the quarantine, made or given its columns if need be: one that files left has others."""
-    name = quarantine_name(collection)
-    shard = shards.create(name, schema=to_iceberg(COLUMNS), layout=ShardKind.APPEND_ONLY)
-    present = {column.name for column in read_stored(shard.load().table).columns}
-    if missing := [Add(name, column) for column in COLUMNS if column.name not in present]:
-        alter_columns(shard, missing)
-    return shard
+def open_quarantine(shards: Shards, shard: Shard) -> Shard:
+    """Return the quarantine of a collection, made or given its columns if need be: one that files left has others.
+
+    Raises as ``make_quarantine``.
+    """
+    quarantine = make_quarantine(shards, shard, to_iceberg(COLUMNS))
+    present = {column.name for column in read_stored(quarantine.load().table).columns}
+    if missing := [Add(quarantine.name, column) for column in COLUMNS if column.name not in present]:
+        alter_columns(quarantine, missing)
+    return quarantine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +118,8 @@ def list_quarantined(shards: Shards, collection: str, chosen: Chosen | None = No
 
     Raises ``UnknownCollection`` if there is no such collection.
     """
-    return _waiting(shards, shards.open(collection).load(), collection, chosen or Chosen())
+    shard = shards.open(collection)
+    return _waiting(shards, shard, shard.load(), chosen or Chosen())
 
 
 def retry(
@@ -172,7 +175,7 @@ def _retry_once(
     writer = lead_to_write(shard, deployment, what="retry of bad rows")
     head = shard.load()
     lower = head.state.open_upper(f"collection {shard.name!r}")
-    waiting = _waiting(shards, head, shard.name, chosen)
+    waiting = _waiting(shards, shard, head, chosen)
     rules = PartitionRules.of(declaration)
     now_ms = clock.now_ms()
     times = None if rules is None else judging(rules, None, since_ms=now_ms, now_ms=now_ms)  # so late rows come in
@@ -270,16 +273,16 @@ class _Entry:
         return bool(good)
 
 
-def _waiting(shards: Shards, head: ShardHead, collection: str, chosen: Chosen) -> list[QuarantinedRow]:
-    name = quarantine_name(collection)
-    if not shards.exists(name):
+def _waiting(shards: Shards, shard: Shard, head: ShardHead, chosen: Chosen) -> list[QuarantinedRow]:
+    quarantine = find_quarantine(shards, shard)
+    if quarantine is None:
         return []
     found: dict[tuple[str, int, int], QuarantinedRow] = {}
     names = {column.name for column in COLUMNS}
-    quarantine = shards.open(name).load().table
-    if not names <= set(quarantine.schema().column_names):
+    table = quarantine.load().table
+    if not names <= set(table.schema().column_names):
         return []  # made by appends of files: those rows have no entry to be read from
-    for values in quarantine.scan(selected_fields=(*names, PRODUCER)).to_arrow().to_pylist():
+    for values in table.scan(selected_fields=(*names, PRODUCER)).to_arrow().to_pylist():
         if values["offset"] is None:
             continue
         row = _row(values)

@@ -152,7 +152,7 @@ def stage_batch(
         staged = rows.stage(target.shard, attempt)
         check_late(closing, staged, collection=target.shard.name)
         if staged.with_bad:
-            quarantine = open_quarantine(target.shards, target.shard.name)
+            quarantine = open_quarantine(target.shards, target.shard)
             rows.stage_bad(quarantine, attempt, staged)
             properties[target.pending_staged] = describe_bad(attempt, [name])
         fail_point("ingest.after-staged-quarantine")

@@ -262,7 +262,7 @@ def test_name_of_other_rejected_rows_is_one_that_a_producer_may_have(
     name, shards = BatchName("p" * 100, WHOLE), Shards.connect(home)
     for bad in (BAD, WORSE, WORSE):
         rejected = [RejectedRow(2, "no timestamp", bad)]
-        set_aside(shards, "weather", name, rejected, file="a.csv", deployment=deployment_of(home), clock=CLOCK)
+        set_aside(shards, weather, name, rejected, file="a.csv", deployment=deployment_of(home), clock=CLOCK)
     assert {text for _, text in kept(home)} == {BAD, WORSE}
     assert {len(producer) for producer, _ in kept(home)} == {100}
 

@@ -11,6 +11,7 @@ from tidemark.collections.deployment import CatalogObject, StatusKind
 from tidemark.collections.objects.standing import ObjectState, Standing
 from tidemark.collections.system.declarations import SYSTEM_DECLARATIONS
 from tidemark.collections.system.rules import CARRYING, Status, StatusChange, stalled, statistics_of, status_after
+from tidemark.errors import Dropped
 from tidemark.exit_codes import ExitCode
 from tidemark.report import CollectionReport, ErrorReport, Outcome
 
@@ -47,6 +48,12 @@ def test_failures_stall_unless_they_are_about_the_caller(code: ExitCode) -> None
         "hints": ["make it even"],
         "namespaced": {"operation": "ingest", "exit_code": str(int(code))},
     }
+
+
+def test_the_failure_of_a_dropped_object_says_nothing_of_what_has_its_name_now() -> None:
+    result = CollectionReport(outcome=Outcome.FAILED, error=ErrorReport.of(Dropped.meanwhile("events")))
+    assert status_after("ingest", result) is None
+    assert statistics_of("ingest", "events", KNOWN, result) is None
 
 
 @pytest.mark.parametrize("operation", UPKEEP)

@@ -15,7 +15,7 @@ from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.system.recorder import record_run
 from tidemark.collections.system.status_table import ObjectStatus, read_status_table
 from tidemark.collections.system.suspension import settle
-from tidemark.errors import FencedByEpoch
+from tidemark.errors import Dropped, FencedByEpoch
 from tidemark.ingest.ingest import Engine
 from tidemark.ingest.run import choose_ingested, ingest_all
 from tidemark.report import SKIPPED_BECAUSE, SUSPENDED, CollectionReport, ErrorReport, Outcome, Report
@@ -144,6 +144,12 @@ def test_what_is_paused_meanwhile_stays_paused(reading: Home) -> None:
 def test_what_is_dropped_meanwhile_is_not_suspended(reading: Home) -> None:
     reading.deployment.objects.drop(reading.deployment.objects.look(["events"]))
     report = failed_run(ErrorReport(kind="Odd", message="m"))
+    assert settle(reading.deployment, report) == report
+    assert not reading.deployment.objects.read()
+
+
+def test_what_is_made_anew_under_the_name_is_not_suspended(reading: Home) -> None:
+    report = failed_run(ErrorReport.of(Dropped.meanwhile("events")))
     assert settle(reading.deployment, report) == report
     assert not reading.deployment.objects.read()
 

@@ -23,6 +23,7 @@ from tidemark.collections.append.ways_in import Rules
 from tidemark.collections.declarations.append_only import Expectations, StatusHistory
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Declaration, OnReadOnly, OnSchemaChange
 from tidemark.collections.deployment import Deployment
+from tidemark.collections.objects.quarantine import make_quarantine
 from tidemark.collections.quality.row_parsing import RejectedRow
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.types import Column, Primitive
@@ -35,7 +36,6 @@ from tidemark.iceberg.reading.arrow import scan_snapshot
 from tidemark.iceberg.shard.column_names import BATCH, PRODUCER
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.shard import Shard
-from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.report import CollectionReport, Outcome
 
@@ -128,7 +128,7 @@ def _append_once(append: _FileAppend) -> Appended:
         if parsed.rejected:  # before the rows themselves: after a crash the batch is appended again
             set_aside(
                 append.shards,
-                batch.shard.name,
+                batch.shard,
                 batch.name,
                 parsed.rejected,
                 file=str(file.path),
@@ -166,7 +166,7 @@ def open_batch(
 
 def set_aside(
     shards: Shards,
-    collection: str,
+    collection: Shard,
     name: BatchName,
     rejected: Sequence[RejectedRow],
     *,
@@ -181,9 +181,7 @@ def set_aside(
     leaves its rejected rows, and may come again with others. Those go under a producer named after them.
     The quarantine is a collection of its own, made when it is first needed and staged like any other.
     """
-    shard = shards.create(
-        collection + QUARANTINE_SUFFIX, schema=to_iceberg(QUARANTINE_COLUMNS), layout=ShardKind.APPEND_ONLY
-    )
+    shard = make_quarantine(shards, collection, to_iceberg(QUARANTINE_COLUMNS))
     rows = pa.table(
         {
             "file": pa.array([file] * len(rejected), pa.string()),

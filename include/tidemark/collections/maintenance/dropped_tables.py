@@ -12,6 +12,7 @@ from tidemark.collections.holds import moment_text
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import refuse_when_read_only
 from tidemark.collections.objects.drop import set_aside
+from tidemark.collections.objects.quarantine import list_quarantines_aside, set_quarantine_aside
 from tidemark.collections.objects.standing import Dropped, ObjectKind
 from tidemark.errors import UnknownCollection
 from tidemark.fail_points import fail_point
@@ -77,11 +78,16 @@ def look_at_remains(shards: Shards, dropped: Dropped, *, now_ms: int, grace_ms: 
 
 
 def remove_collection(shards: Shards, _deployment: Deployment, remains: Remains, now_ms: int) -> str | None:
-    """Remove the table of a dropped collection, or return why it stays."""
+    """Remove the table of a dropped collection, with a quarantine that was made late, or return why it stays."""
     if remains.waits_at(now_ms):
         return str(remains)
+    dropped = remains.dropped
+    if dropped.table_uuid:
+        set_quarantine_aside(shards, dropped.name, dropped.table_uuid)
+        for table in list_quarantines_aside(shards, dropped.name, dropped.table_uuid):
+            remove_table(shards.open(table, DROPPED))
     if remains.has_table:
-        remove_table(shards.open(remains.dropped.table, DROPPED))
+        remove_table(shards.open(dropped.table, DROPPED))
     return None
 
 

@@ -21,6 +21,7 @@ from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Declaration
 from tidemark.collections.deployment import Deployment, Leaving
 from tidemark.collections.mode import refuse_when_read_only
+from tidemark.collections.objects.quarantine import set_quarantine_aside
 from tidemark.collections.objects.rename import finish_renames
 from tidemark.collections.objects.standing import Dropped, ObjectKind
 from tidemark.collections.sources.formats.buffer import BufferSource
@@ -124,6 +125,11 @@ def finish_drops(shards: Shards, deployment: Deployment, *, clock: Clock) -> lis
     for each in dropped:
         if each.table_uuid and each.table not in aside:
             set_aside(shards, each, generation=deployment.generation, now_ms=clock.now_ms())
+    # Quarantines that were there have their names by now: what is left was made by somebody who was still at work.
+    present = set(shards.names()) if dropped else set()
+    for each in dropped:
+        if each.table_uuid and each.name + QUARANTINE_SUFFIX in present:
+            set_quarantine_aside(shards, each.name, each.table_uuid)
     return dropped
 
 

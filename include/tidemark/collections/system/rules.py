@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from tidemark.collections.deployment import CatalogObject
 from tidemark.collections.objects.standing import Standing
+from tidemark.errors import Dropped
 from tidemark.exit_codes import ExitCode
 from tidemark.interval import time_text
 from tidemark.report import CollectionReport, ErrorReport, Outcome
@@ -57,7 +58,8 @@ def status_after(operation: str, result: CollectionReport, standing: Standing | 
     if operation not in CARRYING:
         return None
     if result.error is not None:
-        return None if result.error.exit_code in _SAYS_NOTHING else stalled(operation, result.error)
+        says_nothing = result.error.exit_code in _SAYS_NOTHING or _is_of_another(result)
+        return None if says_nothing else stalled(operation, result.error)
     return None if result.outcome is Outcome.SKIPPED else StatusChange(status=Status.RUNNING)
 
 
@@ -86,7 +88,7 @@ def stalled(operation: str, error: ErrorReport) -> StatusChange:
 
 def statistics_of(operation: str, name: str, known: CatalogObject, result: CollectionReport) -> dict[str, Any] | None:
     """Return the measures of a run over one object, without time and deployment; None if the object was left out."""
-    if result.outcome is Outcome.SKIPPED and result.error is None:
+    if _is_of_another(result) or (result.outcome is Outcome.SKIPPED and result.error is None):
         return None
     sequencers = result.details.get("sequencers", {}).values()
     lags = [measures["lag_ms"] for measures in sequencers if "lag_ms" in measures]
@@ -103,3 +105,8 @@ def statistics_of(operation: str, name: str, known: CatalogObject, result: Colle
         "lag_ms": result.details.get("lag_ms", max(lags, default=None)),
         "seconds": result.seconds,
     }
+
+
+def _is_of_another(result: CollectionReport) -> bool:
+    """Tell whether the run was of an object that was dropped meanwhile: what has the name now did nothing."""
+    return result.error is not None and result.error.kind == Dropped.__name__

@@ -14,7 +14,7 @@ from dataclasses import replace
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.isolation import FOLLOWING, only_logging
 from tidemark.collections.mode import read_mode
-from tidemark.errors import HardLimit
+from tidemark.errors import Dropped, HardLimit
 from tidemark.exit_codes import ExitCode
 from tidemark.report import SUSPENDED, CollectionReport, Outcome, Report
 
@@ -45,6 +45,8 @@ def settle(deployment: Deployment, report: Report) -> Report:
 def _suspend(deployment: Deployment, name: str, result: CollectionReport) -> CollectionReport:
     error = result.error
     if error is None or error.exit_code is ExitCode.FENCED:  # another process goes on with the object
+        return result
+    if error.kind == Dropped.__name__:  # what is made anew under the name did not fail
         return result
     if error.kind == HardLimit.__name__:  # the object rests already, and goes on as soon as a persist made room
         return result

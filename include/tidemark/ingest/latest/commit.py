@@ -197,7 +197,7 @@ def _put_aside(attempt: Attempt) -> None:
     ]
     if not with_bad:
         return
-    quarantine = open_quarantine(target.shards, target.shard.name)
+    quarantine = open_quarantine(target.shards, target.shard)
     table = quarantine.load().table
     connection = attempt.reading.connection
     topic = connection.topic or connection.place
