@@ -30,7 +30,7 @@ def sinking(home: Home, kind: str, folder: Path, mode: str = "mirror", **more: o
     return Driven(home.settings, place(kind, folder), mode)
 
 
-@pytest.mark.parametrize("kind", ["own catalog"])
+@pytest.mark.parametrize("kind", ["own catalog", "files", "partitioned files"])
 def test_a_large_load_is_carried_on_by_small_runs(
     carrying: Home, home_spark: SparkSession, tmp_path: Path, kind: str
 ) -> None:
