@@ -346,10 +346,11 @@ class Home:
         self.registry.replace([], seen=self.registry.read(), sinks=[sink])
         return sink
 
-    def run_sink(self, name: str = "copies") -> CollectionReport:
+    def run_sink(self, name: str = "copies", spark: SparkSession | None = None) -> CollectionReport:
         deployment = self.deployment
         chosen = choose_sinks(deployment, [name])
-        return run_sinks(self.shards, deployment, chosen, clock=self.clock).collections[name]
+        start = None if spark is None else lambda: spark
+        return run_sinks(self.shards, deployment, chosen, clock=self.clock, start_spark=start).collections[name]
 
     # -- the catalog: both back ends below one folder, or in one database each -----------------------------------------
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from tidemark.cli.console import print_report, print_result
+from tidemark.cli.console import print_report, print_result, working
 from tidemark.cli.options import AsJson, connect_shards, load_deployment, load_settings_to_look
 from tidemark.clock import SystemClock
 from tidemark.entry_points import record
 from tidemark.exit_codes import ExitCode
 from tidemark.report import CollectionReport
+from tidemark.spark.session import spark_on_demand
 
 sink = typer.Typer(
     name="sink", help="Carry collections, or their changes, into other systems exactly once.", no_args_is_help=True
@@ -27,13 +29,18 @@ def run(names: SomeSinks = None, *, as_json: AsJson = False) -> int:
 
     Each sink asks its target how far it came, so that a run can be killed and repeated at any time. In read-only mode
     sinks are skipped. The failure of one sink leaves the others alone.
+
+    Spark is started only for a first load of many rows: as many as `spark_from_rows` of the sink says.
     """
     deployment = replace(load_deployment(writes=True), asked_for=frozenset(names or []))
     from tidemark.collections.system.suspension import settle  # noqa: PLC0415 - help is shown without pyiceberg
     from tidemark.sinks.run import choose_sinks, run_sinks  # noqa: PLC0415
 
     chosen = choose_sinks(deployment, names or [])
-    report = run_sinks(connect_shards(deployment.settings), deployment, chosen, clock=SystemClock())
+    shards = connect_shards(deployment.settings)
+    starting = partial(working, "Starting Spark")
+    with spark_on_demand(deployment.settings, app_name="tidemark-sinks", starting=starting) as start_spark:
+        report = run_sinks(shards, deployment, chosen, clock=SystemClock(), start_spark=start_spark)
     report = settle(deployment, report)
     code = print_report(
         report, ["inserted", "retracted", "target"], _measures, as_json=as_json, nothing="No sink is declared."

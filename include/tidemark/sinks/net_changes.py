@@ -42,7 +42,7 @@ def net_by_key(updates: pa.Table, columns: Sequence[str], key: Sequence[str], *,
     grouped = _group(rows, key)
     twice = grouped.filter(pc.greater(grouped.column(f"{_PLUS}_sum"), 1))
     if twice.num_rows:
-        raise _same_key(rows.take(twice.column(f"{_ROW}_min")).select(list(key)), key, where)
+        raise same_key(rows.take(twice.column(f"{_ROW}_min")).select(list(key)), twice.num_rows, key, where=where)
     gone = grouped.filter(pc.equal(grouped.column(f"{_PLUS}_sum"), 0)).column(f"{_ROW}_min")
     upserts = rows.filter(pc.greater(rows.column(DIFF), 0)).select(list(columns))
     return NetChanges(deletes=rows.take(gone).select(list(key)), upserts=upserts)
@@ -66,7 +66,16 @@ def check_unique(keys: pa.Table, *, where: str) -> None:
     grouped = _group(keys.append_column(DIFF, pa.repeat(pa.scalar(1, pa.int64()), keys.num_rows)), names)
     twice = grouped.filter(pc.greater(grouped.column(f"{_PLUS}_sum"), 1))
     if twice.num_rows:
-        raise _same_key(keys.take(twice.column(f"{_ROW}_min")), names, where)
+        raise same_key(keys.take(twice.column(f"{_ROW}_min")), twice.num_rows, names, where=where)
+
+
+def same_key(keys: pa.Table, count: int, key: Sequence[str], *, where: str) -> Refused:
+    """Return the error for ``count`` keys that rows of a mirror share; ``keys`` are some of them."""
+    return Refused(
+        f"{where}: {count} keys ({', '.join(key)}) belong to more than one row each",
+        hint="declare columns as `key` that tell all rows apart, or `mode: changes`",
+        sample=plain(to_rows(keys.slice(0, 5))),
+    )
 
 
 def _group(rows: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -75,11 +84,3 @@ def _group(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     numbers = pa.array(range(rows.num_rows), pa.int64())
     grouped = pa.table({**keys, _PLUS: came, _ROW: numbers}).group_by(list(keys))
     return grouped.aggregate([(_PLUS, "sum"), (_ROW, "min")])
-
-
-def _same_key(keys: pa.Table, key: Sequence[str], where: str) -> Refused:
-    return Refused(
-        f"{where}: {keys.num_rows} keys ({', '.join(key)}) belong to more than one row each",
-        hint="declare columns as `key` that tell all rows apart, or `mode: changes`",
-        sample=plain(to_rows(keys.slice(0, 5))),
-    )

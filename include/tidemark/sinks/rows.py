@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+from pyiceberg.table.snapshots import Snapshot
 
 from tidemark.collections.schema.convert import from_iceberg
 from tidemark.iceberg.shard.column_names import DIFF, TIME
@@ -30,13 +31,17 @@ def columns_of(head: ShardHead) -> tuple[SinkColumn, ...]:
     )
 
 
-def first_rows(head: ShardHead, columns: Sequence[str], *, time: int | None) -> Iterator[pa.RecordBatch]:
-    """Yield the contents in pieces; ``time``, if given, is the ``_time`` of all rows, with ``_diff`` 1.
+def first_snapshot(head: ShardHead) -> Snapshot:
+    """Return the snapshot of the first contents.
 
-    Rows that another engine appended after our last commit come with the next one.
+    Rows that another engine appended after our last commit to an append-only collection come with the next one.
     """
-    is_append_only = head.state.layout is ShardKind.APPEND_ONLY
-    for batch in read_contents(head.table, head.own if is_append_only else head.contents, columns):
+    return head.own if head.state.layout is ShardKind.APPEND_ONLY else head.contents
+
+
+def first_rows(head: ShardHead, columns: Sequence[str], *, time: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield the contents in pieces; ``time``, if given, is the ``_time`` of all rows, with ``_diff`` 1."""
+    for batch in read_contents(head.table, first_snapshot(head), columns):
         yield batch if time is None else _with_update(batch, time)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,11 +32,15 @@ from tidemark.iceberg.shards import Shards
 from tidemark.report import CollectionReport, Outcome, Report
 from tidemark.settings import Settings
 from tidemark.sinks.appended_rows import list_commits
+from tidemark.sinks.large_loads import is_large, owner_of
 from tidemark.sinks.net_changes import check_unique, net_by_key, order_updates
 from tidemark.sinks.progress import Owner, Progress, SinkColumn, check_owner
 from tidemark.sinks.rows import appended_rows, columns_of, cut_times, first_rows, keyed_rows, read_keys
 from tidemark.sinks.target import Target
 from tidemark.sinks.targets.registry import open_target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 FAIL_POINTS = ("sink.claimed", "sink.held", "sink.carried", "sink.moved")
 QUIET_MS = 3_600_000  # a target that nothing comes for learns the time this often, or it would hold history for ever
@@ -44,6 +48,7 @@ PIECE_ROWS = 65_536
 _DECLARE_AGAIN = "drop the sink, and declare it again with `existing: replace`, which loads all rows anew"
 
 OpenTarget = Callable[[SinkDeclaration, Settings], Target]
+StartSpark = Callable[[], "SparkSession"]
 
 
 def choose_sinks(deployment: Deployment, names: Sequence[str]) -> list[AppliedSink]:
@@ -55,12 +60,19 @@ def choose_sinks(deployment: Deployment, names: Sequence[str]) -> list[AppliedSi
     return [sinks[name] for name in dict.fromkeys(names)] if names else list(sinks.values())
 
 
-def run_sinks(shards: Shards, deployment: Deployment, sinks: Sequence[AppliedSink], *, clock: Clock) -> Report:
-    """Run the sinks one after the other; the failure of one leaves the others alone."""
+def run_sinks(
+    shards: Shards,
+    deployment: Deployment,
+    sinks: Sequence[AppliedSink],
+    *,
+    clock: Clock,
+    start_spark: StartSpark | None = None,
+) -> Report:
+    """Run the sinks one after the other; the failure of one leaves the others alone. As ``run_sink``."""
     report, _ = run_one_by_one(
         "sink",
         sinks,
-        lambda applied: run_sink(shards, applied, deployment=deployment),
+        lambda applied: run_sink(shards, applied, deployment=deployment, start_spark=start_spark),
         deployment=deployment,
         clock=clock,
         started_at=clock.now_ms(),
@@ -79,6 +91,7 @@ class _Run:
     deployment: Deployment
     progress: Progress
     is_key_kept: bool  # whether the collection itself keeps the key of the sink unique
+    start_spark: StartSpark | None
     inserted: int = 0
     retracted: int = 0
     details: dict[str, Any] = field(default_factory=dict)
@@ -89,9 +102,16 @@ class _Run:
 
 
 def run_sink(
-    shards: Shards, applied: AppliedSink, *, deployment: Deployment, open_target: OpenTarget = open_target
+    shards: Shards,
+    applied: AppliedSink,
+    *,
+    deployment: Deployment,
+    open_target: OpenTarget = open_target,
+    start_spark: StartSpark | None = None,
 ) -> CollectionReport:
     """Carry everything below the present upper of the collection into the target.
+
+    ``start_spark`` is called only for a first load that ``is_large``; without it, this process carries all rows itself.
 
     Raises:
         Unreachable: If the target does not answer; history stays held.
@@ -110,7 +130,7 @@ def run_sink(
     with open_target(sink, deployment.settings) as target:
         target.check()
         head = shard.load()
-        owner = Owner(sink.name, applied.id, sink.collection, str(head.table.metadata.table_uuid))
+        owner = owner_of(applied, head)
         found = _check_target(target, owner, head)
         if head.state.upper == 0:  # the first rows are then a load, not one huge correction
             waits = {"waits_for": f"the first commit of {sink.collection!r}"}
@@ -130,6 +150,7 @@ def run_sink(
             deployment=deployment,
             progress=claimed,
             is_key_kept=bool(kept) and kept <= {*sink.key_columns},
+            start_spark=start_spark,
         )
         start = claimed.time or 0
         if claimed.time is None:
@@ -173,17 +194,27 @@ def _load(run: _Run) -> None:
     head = _load_head(run)
     upper = head.state.open_upper(f"collection {sink.collection!r}")
     after = replace(run.progress, time=upper, snapshot=_carried_snapshot(head), columns=columns_of(head))
-    names = [column.name for column in after.columns]
+    refuse_when_read_only(run.deployment, f"run of sink {sink.name!r}")
+    if run.start_spark is not None and is_large(run.target, head):
+        from tidemark.sinks.spark_load import load_with_spark  # noqa: PLC0415 - imports pyspark, for few runs
+
+        run.inserted = load_with_spark(run.start_spark(), run.shard, head, run.target, before=run.progress, after=after)
+    else:
+        run.inserted = _load_alone(run, after, head)
+    run.details["loaded"] = run.inserted
+    _move_on(run, after)
+
+
+def _load_alone(run: _Run, after: Progress, head: ShardHead) -> int:
+    """Carry the contents without Spark; return the number of rows."""
+    sink, names = run.sink, [column.name for column in after.columns]
     if sink.mode is SinkMode.MIRROR:
         if not run.is_key_kept:
             _check_key(run, head)
         rows = keyed_rows(first_rows(head, names, time=None), sink.key_columns, where=f"sink {sink.name!r}")
     else:
-        rows = first_rows(head, names, time=max(upper - 1, 0))
-    refuse_when_read_only(run.deployment, f"run of sink {sink.name!r}")
-    run.inserted = run.target.load(run.progress, after, rows)
-    run.details["loaded"] = run.inserted
-    _move_on(run, after)
+        rows = first_rows(head, names, time=max((after.time or 0) - 1, 0))
+    return run.target.load(run.progress, after, rows)
 
 
 def _follow(run: _Run) -> None:

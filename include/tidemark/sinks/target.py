@@ -11,14 +11,17 @@ A run asks the target, and nobody else, how far it came::
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from tidemark.collections.declarations.sink import SinkDeclaration
+from tidemark.errors import CommitStateUnknown, Unreachable
 from tidemark.sinks.progress import Owner, Progress, SinkColumn
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
 
 class Target(ABC):
@@ -105,3 +108,70 @@ class Target(ABC):
     def describe(self) -> dict[str, Any]:
         """Return what else people want to know of the target, for ``tidemark sink status``."""
         return {}
+
+
+class Extent(NamedTuple):
+    """How much a first load carries, about: its rows, and the partitions of the target that they belong into."""
+
+    rows: int
+    partitions: int
+
+
+class Grouping(ABC):
+    """Which rows belong into the same part."""
+
+    count: int  # of the groups
+
+    @abstractmethod
+    def number(self, rows: pa.Table) -> NDArray[np.int64]:
+        """Return the number of the group of each row."""
+
+
+class PartWriter(ABC):
+    """Writes parts of a first load, in any process: a writer can be pickled, and keeps nothing open between parts."""
+
+    grouping: Grouping | None = None  # None: any rows make a part
+
+    @abstractmethod
+    def write(self, number: int, rows: Iterator[pa.Table]) -> Any:
+        """Write a part, which nobody sees, and return what the commit needs to know of the part; it can be pickled.
+
+        ``number`` tells the parts of a load apart. A part may be written more than once: what only one of several
+        tries returned is committed.
+        """
+
+
+class PartedLoad(ABC):
+    """A first load whose parts many processes write: a context manager, which removes them if the load fails.
+
+    What a process that dies leaves stays invisible; a later run of the sink removes that.
+    """
+
+    writer: PartWriter
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        is_lost = isinstance(error, CommitStateUnknown | Unreachable)  # it may have landed, or nobody can remove parts
+        if isinstance(error, Exception) and not is_lost:
+            self.discard()
+
+    @abstractmethod
+    def commit(self, parts: Sequence[Any]) -> int:
+        """Let the target be the rows of ``parts``, and write the progress, in one transaction; return their number.
+
+        ``parts`` are what the writer returned. Raises as ``Target.load``.
+        """
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Remove what was written; the load can then not be committed any more."""
+
+
+class PartedTarget(Target):
+    """A target that many processes can load at once."""
+
+    @abstractmethod
+    def begin_load(self, before: Progress, after: Progress, extent: Extent) -> PartedLoad:
+        """Begin the first load, in the place of ``load``; raises as ``load``."""

@@ -6,6 +6,7 @@ pyspark is imported when a session is made, not before: most commands need no Sp
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
@@ -79,6 +80,7 @@ def _start_context(settings: Settings, *, app_name: str, master: str | None, con
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit made the JVM: its choices stand
     wanted = session_conf() | catalog_conf(settings)
     if not submitted:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of the workers; else any `python3` of the PATH
         spark_conf.setMaster(master or "local[*]")
         wanted = submit_conf(settings) | wanted
     if (spark_conf.get("spark.master") or "").startswith("local"):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +52,14 @@ class Layout:
 
     def groups(self, rows: pa.Table) -> set[Group]:
         return set(self._number(rows)[0])
+
+    def group_hashes(self, rows: pa.Table) -> NDArray[np.int64]:
+        """Return a number for each row that is the same for rows of one group, in every process."""
+        if rows.num_rows == 0:
+            return np.zeros(0, dtype=np.int64)
+        groups, numbers = self._number(rows)
+        hashes = np.array([crc32(group.directory.encode()) * MOST_BUCKETS + group.bucket for group in groups])
+        return hashes[numbers]
 
     def buckets_of(self, rows: pa.Table) -> NDArray[np.int64]:
         return hash_keys(rows, self.key) % self.buckets

@@ -30,12 +30,13 @@ from tidemark.locations import parse_uri
 from tidemark.retry import retrying
 from tidemark.sinks import progress as rules
 from tidemark.sinks.progress import Owner, Progress, SinkColumn
-from tidemark.sinks.target import Target
+from tidemark.sinks.target import Extent, PartedTarget
 from tidemark.sinks.targets.batches import as_table, in_time, project
 from tidemark.sinks.targets.files.columns import evolve_columns, file_schema, names_before
 from tidemark.sinks.targets.files.folder import Folder, reaching
 from tidemark.sinks.targets.files.manifest import FileEntry, Manifest
 from tidemark.sinks.targets.files.partitions import Layout, can_partition, count_buckets
+from tidemark.sinks.targets.files.parts import FilesLoad
 from tidemark.sinks.targets.files.spool import keep_aside, read_aside
 from tidemark.sinks.targets.files.writing import FileWriter, read_rows
 from tidemark.sinks.targets.keys import Keys
@@ -45,8 +46,8 @@ _GROWTH = 4  # times more rows than the buckets were made for: then there are mo
 _SMALL_ROWS = 65_536  # of a log's file, which the next updates are written together with
 
 
-class FilesTarget(Target):
-    """Implements ``Target``."""
+class FilesTarget(PartedTarget):
+    """Implements ``PartedTarget``."""
 
     def __init__(self, sink: SinkDeclaration, place: FileFolder, path: Path) -> None:
         super().__init__(sink)
@@ -140,6 +141,20 @@ class FilesTarget(Target):
                     files = writer.finish(empty=True)
                     self._publish(present, commit_id, after, files, buckets)
         return sum(file.rows for file in files)
+
+    def begin_load(self, before: Progress, after: Progress, extent: Extent) -> FilesLoad:
+        self._check_layout(after.columns)
+        with reaching():
+            present = self._present(before)
+        schema = file_schema(after.columns, with_times=not self._is_mirror)
+
+        def commit(files: tuple[FileEntry, ...], buckets: int) -> int:
+            with reaching(), self._writing(schema, buckets) as (writer, commit_id):
+                named = files or writer.finish(empty=True)
+                self._publish(present, commit_id, after, named, buckets)
+            return sum(file.rows for file in named)
+
+        return FilesLoad(self._folder.path, self._layout, schema, extent, commit=commit)
 
     def mirror(self, before: Progress, after: Progress, deletes: pa.Table, upserts: pa.Table) -> None:
         self._check_layout(after.columns)

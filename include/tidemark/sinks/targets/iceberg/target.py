@@ -26,7 +26,7 @@ from tidemark.retry import retrying
 from tidemark.settings import Settings
 from tidemark.sinks import progress as rules
 from tidemark.sinks.progress import Owner, Progress, SinkColumn
-from tidemark.sinks.target import Target
+from tidemark.sinks.target import Extent, PartedTarget
 from tidemark.sinks.targets.batches import as_table, gather, in_time, project
 from tidemark.sinks.targets.iceberg.catalogs import LOST, answering, check_name, open_target_catalog
 from tidemark.sinks.targets.iceberg.columns import check_fit, evolve_table, table_columns, target_schema
@@ -41,6 +41,7 @@ from tidemark.sinks.targets.iceberg.commit import (
     prepare,
     progress_property,
 )
+from tidemark.sinks.targets.iceberg.parts import IcebergLoad
 from tidemark.sinks.targets.keys import Keys, UniqueKeys
 
 log = logging.getLogger(__name__)
@@ -55,8 +56,8 @@ _PROPERTIES = {
 }
 
 
-class IcebergTarget(Target):
-    """Implements ``Target``."""
+class IcebergTarget(PartedTarget):
+    """Implements ``PartedTarget``."""
 
     def __init__(self, sink: SinkDeclaration, place: IcebergTable, settings: Settings) -> None:
         super().__init__(sink)
@@ -111,13 +112,7 @@ class IcebergTarget(Target):
         return progress
 
     def load(self, before: Progress, after: Progress, rows: Iterator[pa.RecordBatch]) -> int:
-        table = self._present(before)
-        if table is not None:
-            self._check_table(table, after.columns)
-            base, change = table, self._change(table, table, after)
-            change.replaces_all = True
-        else:
-            base, change = self._new_table(after)
+        base, change = self._begin(before, after)
         unique = UniqueKeys(self._key, where=self.title)
         with self._writing(change):
             for piece in gather(map(as_table, rows)):
@@ -128,6 +123,17 @@ class IcebergTarget(Target):
                 unique.check(_read_keys(change.evolved, change.added, self._key))
             self._commit(base, change, before)
         return sum(file.record_count for file in change.added)
+
+    def begin_load(self, before: Progress, after: Progress, extent: Extent) -> IcebergLoad:  # noqa: ARG002 - any extent
+        base, change = self._begin(before, after)
+
+        def commit(files: tuple[DataFile, ...]) -> Table:
+            change.added = files
+            self._commit(base, change, before)
+            table = self._load()
+            return base if table is None else table
+
+        return IcebergLoad(change.evolved, epoch=before.epoch, title=self.title, commit=commit)
 
     def mirror(self, before: Progress, after: Progress, deletes: pa.Table, upserts: pa.Table) -> None:
         table, change = self._evolve(before, after)
@@ -212,6 +218,16 @@ class IcebergTarget(Target):
                 f"{self.title} has rows already, which this sink did not write",
                 hint="declare `existing: replace` in `to`, which deletes them with the first load, or another table",
             )
+
+    def _begin(self, before: Progress, after: Progress) -> tuple[Table, Change]:
+        """Return the table for a first load, and the change that takes the place of what is there."""
+        table = self._present(before)
+        if table is None:
+            return self._new_table(after)
+        self._check_table(table, after.columns)
+        change = self._change(table, table, after)
+        change.replaces_all = True
+        return table, change
 
     def _new_table(self, after: Progress) -> tuple[Table, Change]:
         """Return a table that the commit of the first rows makes, so that nobody sees it without them."""
