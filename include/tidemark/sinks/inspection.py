@@ -74,6 +74,7 @@ def _read_status(settings: Settings, applied: AppliedSink, *, now_ms: int) -> Si
     try:
         with open_target(sink, settings) as target:
             known["target"] = target.title
+            target.check()
             found = target.look()
             known["details"] = target.describe()
             if found is not None and (found.owner.sink, found.owner.sink_id) == (sink.name, applied.id):

@@ -169,6 +169,12 @@ def _check_target(target: Target, owner: Owner, head: ShardHead) -> Progress | N
         check_owner(found, owner, replaces=target.sink.to.replaces, where=target.title)
     if found is None or found.owner != owner or found.time is None:
         target.inspect(columns_of(head))
+    elif isinstance(head.state.upper, int) and found.time > head.state.upper:
+        raise HistoryGone(
+            f"{target.title} has the updates up to {found.time}, and the collection {owner.collection!r} ends at "
+            f"{head.state.upper}",
+            hint=f"the collection was restored from a backup, or the target's progress was edited: {_DECLARE_AGAIN}",
+        )
     return found
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,11 +21,18 @@ from tidemark.collections.schema.ddl import parse_columns
 from tidemark.errors import Refused
 from tidemark.exit_codes import ExitCode
 from tidemark.sinks.progress import Owner, SinkColumn
+from tidemark.sinks.targets.postgres import target as target_module
+from tidemark.sinks.targets.postgres.connection import BEGIN
+from tidemark.sinks.targets.postgres.copying import copy_text
+from tidemark.sinks.targets.postgres.target import PostgresTarget
 from tidemark.sinks.targets.registry import open_target
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.sinks.postgres.conftest import Database
     from tests.support.homes import Home
+    from tidemark.sinks.progress import Progress
 
 pytestmark = pytest.mark.postgres
 
@@ -205,3 +214,72 @@ def test_a_row_that_comes_later_with_the_key_of_another_is_refused(sinking: Home
 def declared(home: Home, mode: str) -> SinkDeclaration:
     fields = {"name": "copies", "from": "events", "mode": mode, "to": TO}
     return SinkDeclaration.model_validate(fields).resolve(home.registry.get("events"))
+
+
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("ALTER TABLE copies DROP COLUMN name", "lacks 'name'"),
+        ("ALTER TABLE copies RENAME COLUMN name TO title", "lacks 'name'"),
+        ("ALTER TABLE copies ALTER name TYPE varchar(2)", "has with another type 'name'"),
+        ("ALTER TABLE copies DROP CONSTRAINT copies_pkey", "ADD PRIMARY KEY (id)"),
+        ("ALTER TABLE copies ALTER id ADD GENERATED ALWAYS AS IDENTITY", "GENERATED ALWAYS"),
+        (
+            "CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not today'; END $$; "
+            "CREATE TRIGGER refuse BEFORE INSERT ON copies FOR EACH ROW EXECUTE FUNCTION fail()",
+            "not today",
+        ),
+    ],
+)
+def test_what_the_owner_of_the_table_changed_is_refused_and_nothing_is_written(
+    sinking: Home, database: Database, statement: str, told: str
+) -> None:
+    sinking.declare_sink(to=TO)
+    sinking.run_sink()
+    database.execute(statement)
+    found = database.rows()
+    change(sinking, put={5: "e"})
+    failed = sinking.run_sink()
+    assert failed.exit_code is ExitCode.REFUSED
+    assert failed.error is not None
+    assert told in failed.error.message + failed.error.hint
+    assert failed.error.hint
+    assert database.rows() == found
+
+
+def test_a_text_that_only_looks_like_nul_in_json_is_carried() -> None:
+    with pytest.raises(Refused, match="character NUL"):
+        copy_text(pa.RecordBatch.from_pylist([{"id": 1, "r": {"s": "a\\\0"}}]))
+    assert b"u0000" in copy_text(pa.RecordBatch.from_pylist([{"id": 1, "r": {"s": "\\u0000"}}])).to_pybytes()
+
+
+def test_a_run_that_stands_still_in_a_copy_is_ended_by_the_next_one(
+    sinking: Home, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No timeout of PostgreSQL ends it: as one that somebody has stopped, it waits with the lock of the target."""
+    monkeypatch.setattr(target_module, "BEGIN", BEGIN.replace("'20s'", "'300ms'"))
+    sinking.declare_sink(to=TO, mode="changes")
+    begun, over = Event(), Event()
+    load = PostgresTarget.load
+
+    def stand_still(self: PostgresTarget, before: Progress, after: Progress, rows: Iterator[pa.RecordBatch]) -> int:
+        def first() -> Iterator[pa.RecordBatch]:
+            yield from rows
+            begun.set()
+            over.wait(30)
+
+        return load(self, before, after, first())
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor() as pool:
+        patch.setattr(PostgresTarget, "load", stand_still)
+        frozen = pool.submit(sinking.run_sink)
+        assert begun.wait(10)
+        patch.undo()
+        monkeypatch.setattr(target_module, "BEGIN", BEGIN.replace("'20s'", "'300ms'"))
+        second = sinking.run_sink()
+        over.set()
+        first = frozen.result(30)
+    assert second.error is None
+    assert first.error is not None
+    assert first.exit_code in {ExitCode.UNREACHABLE, ExitCode.FENCED}
+    assert [row[:2] for row in database.rows()] == sinking.tuples("events"), "each row once"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,15 +19,21 @@ from tests.sinks.targets.driving import PLAIN, Driven, columns
 from tests.support.dying import Crash, dying_at, interrupted_at
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.ddl import parse_columns
-from tidemark.errors import CommitStateUnknown, ConfigurationInvalid, NotPossible, Refused, SchemaMismatch, Unreachable
+from tidemark.errors import (
+    CommitStateUnknown,
+    ConfigurationInvalid,
+    InputMissing,
+    NotPossible,
+    Refused,
+    SchemaMismatch,
+    Unreachable,
+)
 from tidemark.secrets.redaction import redact
 from tidemark.settings import Settings
 from tidemark.sinks.targets.iceberg.catalogs import catalog_properties
 from tidemark.sinks.targets.registry import open_target
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyiceberg.table import Table
 
     from tests.support.postgres_server import PostgresServer
@@ -293,3 +300,28 @@ def test_a_catalog_in_postgresql_that_is_killed_at_the_commit(
     with closing((run := lake.run()).target):
         run.mirror([row(1, "b")])
         assert run.rows() == [row(1, "b")]
+
+
+def test_a_table_that_somebody_rolled_back_is_65_until_it_is_rolled_forward(lake: Driven) -> None:
+    run = lake.run()
+    run.load([row(1, "a")])
+    first = stored(lake).current_snapshot()
+    run.mirror([row(2, "b")], [])
+    second = stored(lake).current_snapshot()
+    assert first is not None
+    assert second is not None
+    stored(lake).manage_snapshots().create_branch(first.snapshot_id, "main").commit()
+    with pytest.raises(Refused, match="rolled back"):
+        run.mirror([row(3, "c")], [])
+    stored(lake).manage_snapshots().create_branch(second.snapshot_id, "main").commit()
+    run.mirror([row(3, "c")], [])
+    assert len(stored(lake).scan().to_arrow()) == 3
+
+
+def test_a_data_file_that_somebody_removed_is_66(lake: Driven) -> None:
+    run = lake.run()
+    run.load([row(1, "a")])
+    for task in stored(lake).scan().plan_files():
+        Path(task.file.file_path.removeprefix("file://")).unlink()
+    with pytest.raises(InputMissing, match="is gone"):
+        run.mirror([row(1, "b")], [])

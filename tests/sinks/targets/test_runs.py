@@ -12,6 +12,7 @@ from tests.sinks.changes import change
 from tests.sinks.targets.conftest import KINDS, place, with_lake
 from tests.sinks.targets.driving import Driven
 from tests.support.dying import interrupted_at, surviving
+from tests.support.homes import Home
 from tidemark.errors import ConfigurationInvalid
 from tidemark.exit_codes import ExitCode
 from tidemark.report import Outcome
@@ -22,8 +23,6 @@ from tidemark.sinks.targets.iceberg import target as iceberg
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from tests.support.homes import Home
 
 POINTS = {"path": (*run.FAIL_POINTS, *files.FAIL_POINTS), "catalog": (*run.FAIL_POINTS, *iceberg.FAIL_POINTS)}
 CASES = [
@@ -107,6 +106,26 @@ def test_a_target_that_somebody_removed_is_made_anew(carrying: Home, tmp_path: P
         carrying.shards.iceberg.drop_table(("analytics", "copies"))
     assert carrying.run_sink().details["loaded"] == 4
     assert target.rows() == carrying.user_rows("events")
+
+
+def test_a_target_that_is_ahead_of_a_restored_collection_is_66(carrying: Home, tmp_path: Path) -> None:
+    target = sinking(carrying, "files", tmp_path, "mirror")
+    carrying.run_sink()
+    home, backup = carrying.settings.home, tmp_path / "backup"
+    shutil.copytree(home, backup)
+    change(carrying, put={3: "c"}, delete=(0,))
+    carrying.run_sink()
+    rows = target.rows()
+    shutil.rmtree(home)
+    shutil.copytree(backup, home)
+    restored = Home(carrying.settings, tmp_path, now_ms=1_000_000)
+    failed = restored.run_sink()
+    assert failed.exit_code is ExitCode.INPUT_MISSING
+    assert failed.error is not None
+    assert "restored" in failed.error.hint
+    assert target.rows() == rows
+    hold = restored.shard().load().state.holds["sink-copies"]
+    assert hold.since < restored.upper("events")
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from tidemark.errors import Unreachable
+from tidemark.errors import InputMissing, Unreachable
 
 PATIENCE_S = 4.5
 _BATCH_BYTES, _BATCH_ROWS = 256 * 1024 * 1024, 1_000_000
@@ -43,6 +43,15 @@ def gather(rows: Iterable[pa.Table]) -> Iterator[pa.Table]:
             pieces = []
     if pieces:
         yield pa.concat_tables(pieces)
+
+
+def file_gone(title: str, error: FileNotFoundError) -> InputMissing:
+    """Build the error for a file that a target names, and that somebody removed."""
+    return InputMissing(
+        f"{title} names a file that is gone: {error}",
+        hint="restore it, or mount its file system; else drop the sink, and declare it again with `existing: replace`, "
+        "which loads all rows anew",
+    )
 
 
 def in_time(title: str, question: Callable[[], _Answer]) -> _Answer:

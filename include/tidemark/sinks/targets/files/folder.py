@@ -14,6 +14,7 @@ from uuid import uuid4
 from tidemark.atomic_files import write_whole
 from tidemark.errors import NotPossible, StaleState, Unreachable
 from tidemark.retry import retrying
+from tidemark.sinks.targets.batches import file_gone
 from tidemark.sinks.targets.files.manifest import Manifest
 
 META, LATEST = "_tidemark", "manifest.json"
@@ -25,9 +26,11 @@ _DATA = re.compile(r"part-[0-9a-f-]{36}-\d+\.parquet")
 
 @contextmanager
 def reaching() -> Iterator[None]:
-    """Raise ``Unreachable`` if the file system fails."""
+    """Raise ``Unreachable`` if the file system fails, ``InputMissing`` if a file that a manifest names is gone."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise file_gone("the folder", error) from error
     except OSError as error:
         raise Unreachable.by(error) from error
 

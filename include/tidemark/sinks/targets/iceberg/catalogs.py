@@ -15,6 +15,7 @@ from tidemark.iceberg.shard.state_reader import CATALOG_NAME
 from tidemark.iceberg.shards import COLLECTIONS, DROPPED, SYSTEM
 from tidemark.secrets.redaction import first_line, is_secret_name, know
 from tidemark.settings import CATALOG_PREFIX, Settings
+from tidemark.sinks.targets.batches import file_gone
 
 LOST = (SQLAlchemyError, RESTError, OSError)  # what pyiceberg raises when a catalog, or a store, does not answer
 _POSTGRESQL = "postgresql://"
@@ -22,9 +23,14 @@ _POSTGRESQL = "postgresql://"
 
 @contextmanager
 def answering(title: str) -> Iterator[None]:
-    """Raise ``Unreachable`` if the catalog, or the store of files, fails; not for commits, which may have landed."""
+    """Raise ``Unreachable`` if the catalog, or the store of files, fails; not for commits, which may have landed.
+
+    Raises ``InputMissing`` if a file of the table is gone.
+    """
     try:
         yield
+    except FileNotFoundError as error:
+        raise file_gone(title, error) from error
     except LOST as error:
         raise Unreachable(
             f"{title}: {first_line(getattr(error, 'orig', None) or error)}",

@@ -10,18 +10,7 @@ from pyiceberg.table.update import TableUpdate, update_table_metadata
 from pyiceberg.table.update.schema import UpdateSchema
 
 from tidemark.collections.schema.convert import from_iceberg, iceberg_type, to_iceberg
-from tidemark.collections.schema.types import (
-    Array,
-    Column,
-    Columns,
-    Map,
-    Primitive,
-    Struct,
-    Type,
-    columns_text,
-    fits,
-    widens,
-)
+from tidemark.collections.schema.types import Array, Column, Columns, Map, Primitive, Struct, Type, columns_text, fits
 from tidemark.errors import SchemaMismatch
 from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.sinks.columns import MISFIT_HINT, evolve, list_misfits
@@ -60,7 +49,7 @@ def evolve_table(
     Nothing is committed. Raises ``SchemaMismatch`` if the columns cannot be had.
     """
     actual = {column.name: column.type for column in from_iceberg(table.schema())}
-    evolution = evolve(before, after, {name: str(type_) for name, type_ in actual.items()}, title=title)
+    evolution = evolve(before, after, actual, holds=lambda actual, wanted: fits(wanted, actual), title=title)
     renaming = table.update_schema()
     for old, new in evolution.renamed:
         renaming.rename_column(old, new)
@@ -69,14 +58,8 @@ def evolve_table(
     for column in evolution.added:
         changing.add_column((column.name,), iceberg_type(column.type))
     present = {column.name: column.type for column in from_iceberg(renamed.schema())}
-    for column in after:
-        if column.name in present and widens(present[column.name], column.type):
-            _widen(changing, (column.name,), present[column.name], column.type)
-        elif column.name in present and not fits(column.type, present[column.name]):
-            raise SchemaMismatch(
-                f"{title} has {column.name!r} as {present[column.name]}, the sink needs {column.type}",
-                hint="undo the change there",
-            )
+    for column in evolution.widened:
+        _widen(changing, (column.name,), present[column.name], column.type)
     changed, second = _apply(renamed, changing)
     return changed, (*first, *second), evolution.kept
 

@@ -14,7 +14,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertCreate,
@@ -27,7 +27,7 @@ from pyiceberg.table.update import (
     update_table_metadata,
 )
 
-from tidemark.errors import NotPossible
+from tidemark.errors import NotPossible, Refused
 from tidemark.iceberg.commit.publisher import AssertLastSequenceNumber, set_ref
 from tidemark.iceberg.commit.snapshot_builder import FORMAT_VERSION, SnapshotBuilder, SnapshotChange
 from tidemark.iceberg.files.data_files import write_position_deletes
@@ -106,6 +106,8 @@ def prepare(table: Table, change: Change, *, attempt: int, title: str) -> Attemp
     evolved = change.evolved if change.is_new else _with_updates(table, change)
     parent = None if change.is_new else table.current_snapshot()
     check_table(table, title=title)
+    if not change.replaces_all:
+        _check_history(table, title=title)
     deletes = () if change.keys is None or parent is None else _write_deletes(evolved, parent, change.keys, change.key)
     removed = frozenset[str]()
     if change.replaces_all and parent is not None:
@@ -142,6 +144,21 @@ def has_landed(table: Table | None, commit_id: str) -> bool:
     return table.properties.get(COMMIT_ID) == commit_id or any(
         summary is not None and summary[COMMIT_ID] == commit_id for summary in summaries
     )
+
+
+def _check_history(table: Table, *, title: str) -> None:
+    """Raise ``Refused`` if somebody moved ``main`` back behind the sink's last commit, whose rows are then gone."""
+    commit_id = table.properties.get(COMMIT_ID)
+    summaries = ((each, each.summary) for each in table.metadata.snapshots)
+    last = [each for each, summary in summaries if summary is not None and summary[COMMIT_ID] == commit_id]
+    present = table.current_snapshot()
+    history = () if present is None else ancestors_of(present, table.metadata)
+    if commit_id is not None and last and last[0] not in history:
+        raise Refused(
+            f"{title} was rolled back to a snapshot before {last[0].snapshot_id}, the last one of the sink",
+            hint="roll it forward; or drop the sink, and declare it again with `existing: replace`, which loads all "
+            "rows anew",
+        )
 
 
 def check_table(table: Table, *, title: str) -> None:

@@ -30,6 +30,9 @@ _WIDER = {
     "text": ("character varying",),
 }
 CHANGE_TYPES = {TIME: "bigint", DIFF: "bigint"}
+_NAME_BYTES = 63  # PostgreSQL cuts longer names, and then does not know them again
+_COLUMNS = 1_600
+_SYSTEM_NAMES = frozenset({"ctid", "cmax", "cmin", "tableoid", "xmax", "xmin"})
 
 
 def postgres_type(type_: Type) -> str:
@@ -39,6 +42,28 @@ def postgres_type(type_: Type) -> str:
     if isinstance(type_, Decimal):
         return f"numeric({type_.precision},{type_.scale})"
     return "jsonb"
+
+
+def check_names(columns: Sequence[SinkColumn], *, with_times: bool, title: str) -> None:
+    """Raise ``SchemaMismatch`` if no table of PostgreSQL has columns of such names, or so many."""
+    names = [column.name for column in columns]
+    refused = [name for name in names if len(name.encode()) > _NAME_BYTES or name in _SYSTEM_NAMES]
+    if refused:
+        raise SchemaMismatch(
+            f"{title} cannot have the column {refused[0]!r}: PostgreSQL keeps {_NAME_BYTES} bytes of a name, and has "
+            f"{', '.join(sorted(_SYSTEM_NAMES))} for itself",
+            hint="rename the column in the collection",
+        )
+    if (count := len(names) + (len(CHANGE_TYPES) if with_times else 0)) > _COLUMNS:
+        raise SchemaMismatch(
+            f"{title} cannot have {count} columns: PostgreSQL has {_COLUMNS} at most",
+            hint="carry the collection into files or an Iceberg table",
+        )
+
+
+def holds(actual: str, wanted: Type) -> bool:
+    """Say whether a column of the type ``actual`` takes every value of ``wanted``."""
+    return _holds(actual, postgres_type(wanted))
 
 
 def check_fit(wanted: Sequence[SinkColumn], actual: Mapping[str, str], *, with_times: bool, title: str) -> None:

@@ -19,6 +19,7 @@ from tidemark.errors import (
     Refused,
     SchemaMismatch,
     StaleState,
+    TidemarkError,
     Unreachable,
 )
 from tidemark.secrets.redaction import first_line, redact
@@ -26,7 +27,8 @@ from tidemark.settings import Settings
 
 SILENCE_S = 15  # after which a server that went away without closing the connection counts as lost
 # Said in each transaction, because a pool may give each one another session. A frozen process must not hold the locks
-# of a target for ever, a run waits for another one for a while, a load takes as long as it takes, and times are UTC.
+# of a target for ever (in a COPY the next run ends it), a run waits for another one for a while, a load takes as long
+# as it takes, and times are UTC.
 BEGIN = (
     "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '60s'; SET LOCAL lock_timeout = '20s'; "
     "SET LOCAL statement_timeout = 0; SET LOCAL datestyle = 'ISO, YMD'; SET LOCAL timezone = 'UTC'"
@@ -72,6 +74,11 @@ def connection_options(name: str, settings: Settings) -> dict[str, Any]:
     }
 
 
+def application_name(sink: str) -> str:
+    """Return the name by which PostgreSQL knows the sessions of a sink."""
+    return f"tidemark-sink-{sink}"[:63]
+
+
 def connect(options: dict[str, Any], *, title: str, sink: str) -> psycopg.Connection[tuple[Any, ...]]:
     """Open a connection that is in no transaction.
 
@@ -80,7 +87,7 @@ def connect(options: dict[str, Any], *, title: str, sink: str) -> psycopg.Connec
         Unreachable: If the server does not answer, or takes no connection for now.
     """
     try:
-        return psycopg.connect(**options, autocommit=True, application_name=f"tidemark-sink-{sink}"[:63])
+        return psycopg.connect(**options, autocommit=True, application_name=application_name(sink))
     except psycopg.Error as error:
         if refusal := find_refusal(str(error)):
             raise ConfigurationInvalid(
@@ -123,10 +130,6 @@ def translated(title: str) -> Iterator[None]:
             f"somebody else has {title} locked: {first_line(error)}",
             hint="another run may be writing to it; this one is tried again",
         ) from error
-    except (errors.UndefinedColumn, errors.DatatypeMismatch, errors.DuplicateColumn, errors.WrongObjectType) as error:
-        raise SchemaMismatch(
-            f"{title} has other columns than the sink gave it: {first_line(error)}", hint="undo the change there"
-        ) from error
     except (errors.InvalidSchemaName, errors.UndefinedTable) as error:
         raise InputMissing(
             f"{title} is gone, or its schema is: {first_line(error)}",
@@ -143,7 +146,24 @@ def translated(title: str) -> Iterator[None]:
                 f"{title} went away: {first_line(error)}",
                 hint="the next run goes on where the target is; history is kept until then",
             ) from error
-        raise
+        raise _refusal(error, title) from error
+
+
+def _refusal(error: psycopg.Error, title: str) -> TidemarkError:
+    """Return what a statement's refusal means that has no family above: the owner of the table changed something."""
+    state = error.sqlstate or ""
+    if state.startswith("42"):  # columns, types, keys, generated columns
+        return SchemaMismatch(
+            f"{title} is not as the sink made it, or found it: {_told(error)}", hint="undo the change there"
+        )
+    if state.startswith(("0A", "2B")):
+        return NotPossible(
+            f"something in the database depends on {title} as it is: {_told(error)}",
+            hint="drop what depends (a view, for example), run the sink, and make it again",
+        )
+    return Refused(  # a trigger that raises, for example
+        f"{title} refuses what the sink writes: {_told(error)} (SQLSTATE {state})", hint="change it in the database"
+    )
 
 
 def _told(error: psycopg.Error) -> str:

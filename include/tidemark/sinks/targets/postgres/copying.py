@@ -15,7 +15,8 @@ from tidemark.errors import Refused
 from tidemark.iceberg.files.arrow_values import to_values
 from tidemark.report import plain
 
-_NUL, _NUL_IN_JSON = "\x00", "\\u0000"
+_NUL = "\x00"
+_NUL_IN_JSON = r"(^|[^\\])(\\\\)*\\u0000"  # not after an odd number of backslashes, the last of which is escaped
 _FORMAT = csv.WriteOptions(include_header=False, quoting_style="needed")  # texts in quotes, NULLs empty
 
 
@@ -47,7 +48,7 @@ def _as_csv(column: pa.Array, name: str, batch: pa.RecordBatch) -> pa.Array:
     if pa.types.is_nested(type_):
         texts = [None if value is None else _json(value) for value in to_values(column)]
         as_texts = pa.array(texts, pa.string())
-        _refuse_nul(pc.match_substring(as_texts, _NUL_IN_JSON), name, batch)
+        _refuse_nul(pc.match_substring_regex(as_texts, _NUL_IN_JSON), name, batch)
         return as_texts
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_):
         values: list[bytes | None] = column.to_pylist()

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from tidemark.collections.declarations.sink import DatabaseTable, SinkDeclaration, SinkMode
-from tidemark.errors import CommitStateUnknown, InputMissing, Refused, SchemaMismatch, Unreachable
+from tidemark.errors import CommitStateUnknown, InputMissing, Refused, SchemaMismatch, StaleState, Unreachable
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.retry import retrying
@@ -18,8 +18,17 @@ from tidemark.sinks import progress as rules
 from tidemark.sinks.columns import evolve
 from tidemark.sinks.progress import Owner, Progress, SinkColumn
 from tidemark.sinks.target import Target
-from tidemark.sinks.targets.postgres.columns import check_fit
-from tidemark.sinks.targets.postgres.connection import BEGIN, LostConnection, connect, connection_options, translated
+from tidemark.sinks.targets.batches import in_time
+from tidemark.sinks.targets.postgres.columns import check_fit, check_names, holds
+from tidemark.sinks.targets.postgres.connection import (
+    BEGIN,
+    LostConnection,
+    application_name,
+    connect,
+    connection_options,
+    translated,
+)
+from tidemark.sinks.targets.postgres.frozen_copies import end_sessions, list_waiting
 from tidemark.sinks.targets.postgres.progress import ProgressTable
 from tidemark.sinks.targets.postgres.table import Connection, TargetTable
 
@@ -29,6 +38,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FAIL_POINTS = ("sink.postgres-written", "sink.postgres-committed")
+_FROZEN_WAITS = 3  # of 20 s each, for a lock: then a run that sent nothing meanwhile is ended
 _QUESTIONS = 5  # about the outcome of a commit, to a server that may be starting again
 
 
@@ -56,6 +66,9 @@ class PostgresTarget(Target):
             self._connection = None
 
     def check(self) -> None:
+        in_time(self.title, self._ask)
+
+    def _ask(self) -> None:
         with translated(self.title):
             self._connected.execute("SELECT")
 
@@ -64,6 +77,7 @@ class PostgresTarget(Target):
             return self._progress.read(self._connected, title=self.title)
 
     def inspect(self, columns: tuple[SinkColumn, ...]) -> None:
+        check_names(columns, with_times=not self._is_mirror, title=self.title)
         with translated(self.title):
             connection = self._connected
             actual = self._table.read_columns(connection)
@@ -71,6 +85,25 @@ class PostgresTarget(Target):
                 self._check_table(connection, columns, actual)
 
     def claim(self, owner: Owner, *, generation: int) -> Progress:
+        """Also end an older run that has the row locked, and has sent nothing in all the time that this one waited."""
+        frozen = self._list_waiting()
+        for _ in range(_FROZEN_WAITS):
+            try:
+                return self._claim(owner, generation)
+            except StaleState:
+                frozen &= self._list_waiting()
+                if not frozen:
+                    raise
+        log.warning("%s was locked by a run that stands still: its session is ended", self.title)
+        with translated(self.title):
+            end_sessions(self._connected, frozen)
+        return self._claim(owner, generation)
+
+    def _list_waiting(self) -> set[tuple[int, int]]:
+        with translated(self.title):
+            return list_waiting(self._connected, application_name(self.sink.name))
+
+    def _claim(self, owner: Owner, generation: int) -> Progress:
         with translated(self.title), self._transaction(after=None) as connection:
             self._progress.create(connection)
             found = self._progress.read(connection, title=self.title, locks=True)
@@ -102,6 +135,7 @@ class PostgresTarget(Target):
     def mirror(self, before: Progress, after: Progress, deletes: pa.Table, upserts: pa.Table) -> None:
         with self._writing(before, after) as connection:
             kept = self._evolve(connection, before, after)
+            self._table.check_key(connection)
             self._table.replace(connection, kept, deletes=deletes, upserts=upserts)
             self._progress.write(connection, replace(after, columns=(*after.columns, *kept)))
 
@@ -121,7 +155,8 @@ class PostgresTarget(Target):
         """Give the table the columns of the rows; return those that it has besides."""
         if (actual := self._table.read_columns(connection)) is None:
             raise self._vanished()
-        evolution = evolve(before.columns, after.columns, actual, title=self.title)
+        check_names(after.columns, with_times=not self._is_mirror, title=self.title)
+        evolution = evolve(before.columns, after.columns, actual, holds=holds, title=self.title)
         self._table.alter(connection, evolution)
         return evolution.kept
 
