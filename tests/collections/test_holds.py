@@ -13,7 +13,7 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections import holds
 from tidemark.collections.deployment import Mode
 from tidemark.collections.holds import HISTORY_MS, list_holds, read_sink_holds, release_hold, take_hold
-from tidemark.errors import Fenced, ReadOnly, UsageError
+from tidemark.errors import Fenced, NotYetAvailable, ReadOnly, UsageError
 from tidemark.frontier import EMPTY
 from tidemark.iceberg.commit.holds import hold
 from tidemark.iceberg.commit.writer import Writer
@@ -103,6 +103,16 @@ def test_a_hold_is_taken_renewed_moved_and_released(home: Settings) -> None:
     assert shard.load().state.holds == {"feed": Hold(20, 200)}
     assert release_hold(shard, "feed", deployment=deployment) is True
     assert release_hold(shard, "feed", deployment=deployment) is False
+
+
+def test_a_hold_of_times_that_have_not_come_is_refused(home: Settings) -> None:
+    switch(home, Mode.READ_WRITE)
+    shard, deployment = create_events(home), deployment_of(home)
+    Writer.lead(shard, 1).advance(lower=0, new_upper=50)
+    take_hold(shard, "feed", since=50, expires_at_ms=100, deployment=deployment)
+    with pytest.raises(NotYetAvailable, match="ends at 50"):
+        take_hold(shard, "feed", since=51, expires_at_ms=100, deployment=deployment)
+    assert shard.load().state.holds == {"feed": Hold(50, 100)}
 
 
 def test_the_hold_of_a_sink_is_the_sinks_own(home: Settings) -> None:

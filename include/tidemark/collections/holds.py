@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tidemark.collections.deployment import Deployment, Registry
 from tidemark.collections.mode import lead_to_write, refuse_when_read_only
-from tidemark.errors import UsageError
+from tidemark.errors import NotYetAvailable, UsageError
 from tidemark.iceberg.shard.state import NEVER, Hold, ShardState
 from tidemark.iceberg.shard.state_reader import DROPPED
 from tidemark.interval import DAY_MS, EARLIEST_MS, LATEST_MS, duration_text, time_text
@@ -132,6 +132,7 @@ def take_hold(shard: Shard, reader: str, *, since: int | None, expires_at_ms: in
 
     Raises:
         UsageError: If such a name belongs to sinks.
+        NotYetAvailable: If the collection has no commit up to ``since`` yet.
         ReadOnly: If the hold is durable, or was so, and the deployment is read-only.
         Others as ``hold``.
     """
@@ -141,7 +142,13 @@ def take_hold(shard: Shard, reader: str, *, since: int | None, expires_at_ms: in
         raise UsageError(
             f"{reader!r} is the name of a sink's hold", hint=f"a reader's name must not begin with {SINK_READER!r}"
         )
-    before = shard.load().state.holds.get(reader)
+    state = shard.load().state
+    if since is not None and since > state.upper:
+        raise NotYetAvailable(
+            f"{shard.name!r} ends at {state.upper}: a hold from {since} on would hold nothing",
+            hint="times are ms since 1970, or as 2026-01-31T12:00:00",
+        )
+    before = state.holds.get(reader)
     is_durable = expires_at_ms >= NEVER or (before is not None and before.is_durable)
     writer = _writer_for(shard, deployment) if is_durable else None
     start = before.since if since is None and before is not None else since

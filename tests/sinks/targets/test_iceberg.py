@@ -263,6 +263,14 @@ def test_properties_of_pyiceberg_come_from_the_environment_and_their_secrets_are
     assert "hidden" not in redact(" ".join(found.values()))
 
 
+@pytest.mark.parametrize("form", ["{}", "file://{}/"])
+def test_another_catalog_of_our_own_warehouse_is_78(home: Settings, form: str) -> None:
+    warehouse = form.format(home.warehouse.removeprefix("file://"))
+    known = {"TIDEMARK_CATALOG_LAKE_TYPE": "sql", "TIDEMARK_CATALOG_LAKE_WAREHOUSE": warehouse}
+    with pytest.raises(ConfigurationInvalid, match="warehouse of this installation"):
+        catalog_properties("lake", replace(home, connections=known))
+
+
 @pytest.mark.parametrize("properties", [{"TYPE": "sql"}, {"TYPE": "no"}, {"WAREHOUSE": "x"}])
 def test_properties_that_pyiceberg_refuses_are_78(lake: Driven, properties: dict[str, str]) -> None:
     named = {f"TIDEMARK_CATALOG_LAKE_{name}": value for name, value in properties.items()}

@@ -82,6 +82,12 @@ def catalog_properties(name: str, settings: Settings) -> dict[str, str]:
             hint=f"set {prefix}TYPE, {prefix}URI and {prefix}WAREHOUSE; the catalog of this installation is called "
             f"{CATALOG_NAME!r}",
         )
+    if found.get("warehouse", "").removeprefix("file://").rstrip("/") == settings.warehouse.removeprefix("file://"):
+        raise ConfigurationInvalid(
+            f"the catalog {name!r} keeps its files in the warehouse of this installation, whose maintenance removes "
+            "files that no table of its own catalog names",
+            hint=f"set {prefix}WAREHOUSE to another place, or name the catalog {CATALOG_NAME!r}",
+        )
     know(*found.values(), secrets=tuple(value for key, value in found.items() if is_secret_name(key)))
     uri = found.get("uri", "")
     if uri.startswith(_POSTGRESQL):  # the driver that is installed
