@@ -15,18 +15,17 @@ from typing import Any
 import pyarrow as pa
 
 from tidemark.clock import Clock
+from tidemark.collections.append.forward import user_columns
 from tidemark.collections.append.row_writers import Appenders
 from tidemark.collections.declarations.collection import OnReadOnly
 from tidemark.collections.deployment import CatalogObject, Deployment, Mode
 from tidemark.collections.isolation import only_logging
 from tidemark.collections.maintenance.maintain import MaintenancePolicy, maintain
 from tidemark.collections.mode import read_mode
-from tidemark.collections.schema.convert import to_iceberg
-from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.system.declarations import STATISTICS, STATUS, SYSTEM_DECLARATIONS
 from tidemark.collections.system.rules import Status, StatusChange, resting, statistics_of, status_after
+from tidemark.collections.system.tables import open_table
 from tidemark.fail_points import fail_point
-from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import SYSTEM, Shards
 from tidemark.report import Report
 
@@ -118,14 +117,14 @@ def _record(
 
 
 def _append(appenders: Appenders, name: str, rows: Rows) -> None:
-    """Append rows, if any, in one commit to a collection of the system, which is made if need be."""
+    """Append rows, if any, in one commit to a collection of the system, which is made, or altered, if need be."""
     if not rows:
         return
-    schema = to_iceberg(parse_columns(SYSTEM_DECLARATIONS[name].columns_text or ""))
-    if not appenders.shards.exists(name, SYSTEM):
-        appenders.shards.create(name, schema=schema, layout=ShardKind.APPEND_ONLY, namespace=SYSTEM)
+    shard = open_table(appenders.shards, name, generation=appenders.deployment.generation)
     appenders.register(name, namespace=SYSTEM, on_read_only=OnReadOnly.REJECT)
-    appended = appenders.monotonic_appender(name).append(pa.Table.from_pylist(rows, schema=schema.as_arrow()))
+    appended = appenders.monotonic_appender(name).append(
+        pa.Table.from_pylist(rows, schema=user_columns(shard.load().table))
+    )
     log.debug("%s of %s rows are news for %s", appended.rows, len(rows), name)
 
 
