@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -29,7 +29,8 @@ from tidemark.collections.system import recorder
 from tidemark.collections.system.declarations import KEPT_STATUSES, STATISTICS, STATUS
 from tidemark.collections.system.recorder import FAIL_POINTS, record_drops, record_run, record_standings
 from tidemark.collections.system.status_table import read_status_table
-from tidemark.entry_points import write_report
+from tidemark.entry_points import recording_failure, write_report
+from tidemark.errors import ConfigurationInvalid, UnknownCollection
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.reading.arrow import read_arrow
@@ -139,6 +140,29 @@ def test_an_application_records_after_its_report_and_ends_as_that_says(
     path.unlink()
     assert end(OK) == ExitCode.OK, "although nothing can be recorded"
     assert path.exists()
+
+
+@pytest.mark.parametrize("names", [["planes", "nobody"], []])
+def test_a_run_that_ends_before_its_first_object_failed_for_those_that_it_is_for(
+    seen: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(seen.settings.home))
+    seen.declare_reader("events")  # which no reconcile is for
+
+    def cannot_start(_: Settings) -> NoReturn:
+        raise ConfigurationInvalid("there is no Java", hint="install one")
+
+    code = write_report(tmp_path / "r.json", "reconcile", cannot_start, clock=SystemClock(), names=names)
+    assert code == ExitCode.CONFIGURATION
+    (status,) = stored(seen, STATUS)
+    assert (status["object"], status["status"], status["error"]) == (
+        "planes",
+        "stalled",
+        "ConfigurationInvalid: there is no Java",
+    )
+    with pytest.raises(UnknownCollection), recording_failure(seen.settings, "reconcile", names, clock=SystemClock()):
+        raise UnknownCollection.named("plane", ["planes"])
+    assert len(stored(seen, STATUS)) == 1, "an error of the caller"
 
 
 def test_what_is_paused_resumed_and_dropped_is_said_once(seen: Home) -> None:

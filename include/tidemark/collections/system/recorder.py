@@ -17,8 +17,8 @@ import pyarrow as pa
 from tidemark.clock import Clock
 from tidemark.collections.append.forward import user_columns
 from tidemark.collections.append.row_writers import Appenders
-from tidemark.collections.declarations.collection import OnReadOnly
-from tidemark.collections.deployment import CatalogObject, Deployment, Mode
+from tidemark.collections.declarations.collection import Kind, OnReadOnly
+from tidemark.collections.deployment import CatalogObject, Deployment, Mode, StatusKind
 from tidemark.collections.isolation import only_logging
 from tidemark.collections.maintenance.maintain import MaintenancePolicy, maintain
 from tidemark.collections.mode import read_mode
@@ -27,7 +27,7 @@ from tidemark.collections.system.rules import Status, StatusChange, resting, sta
 from tidemark.collections.system.tables import open_table
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shards import SYSTEM, Shards
-from tidemark.report import Report
+from tidemark.report import CollectionReport, Outcome, Report
 
 log = logging.getLogger(__name__)
 
@@ -40,17 +40,22 @@ OLD_MS = 5 * 60_000  # a reader may still need a younger one
 Rows = list[dict[str, Any]]
 
 
-def record_run(deployment: Deployment, report: Report, *, clock: Clock) -> None:
+def record_run(deployment: Deployment, report: Report, *, clock: Clock, names: Sequence[str] = ()) -> None:
     """Record a run: each status that changed in one commit, and the measures of each object in another one.
 
-    What is in the report and is not an object of the catalog, such as a quarantine, is left out.
+    What is in the report and is not an object of the catalog, such as a quarantine, is left out. A run that ended
+    before its first object failed for each of ``names``; without names, for all objects that such a run is for.
     """
-    if not report.collections:
+    if not report.collections and report.error is None:
         return
     with only_logging(f"the run {report.operation!r}"):
         fail_point("record.before")
         objects = deployment.registry.objects()
-        ran = [(name, objects[name], result) for name, result in report.collections.items() if name in objects]
+        results = report.collections
+        if report.error is not None and not results:
+            failed = CollectionReport(outcome=Outcome.FAILED, error=report.error)
+            results = dict.fromkeys(names or _everything(deployment, report.operation), failed)
+        ran = [(name, objects[name], result) for name, result in results.items() if name in objects]
         standings = deployment.objects.read()
         found = [
             (name, known, status_after(report.operation, result, standings.get(name))) for name, known, result in ran
@@ -58,6 +63,15 @@ def record_run(deployment: Deployment, report: Report, *, clock: Clock) -> None:
         changes = [(name, known, change) for name, known, change in found if change is not None]
         measured = [statistics_of(report.operation, name, known, result) for name, known, result in ran]
         _record(deployment, changes, [row for row in measured if row is not None], clock=clock)
+
+
+def _everything(deployment: Deployment, operation: str) -> list[str]:
+    """Return the objects that a run without names is for; none of an operation that is always told the names."""
+    if operation == "reconcile":
+        declared = deployment.registry.read().declarations.values()
+        return [declaration.name for declaration in declared if declaration.kind is Kind.DIFFERENTIAL]
+    kind = {"ingest": StatusKind.INGESTION, "sink": StatusKind.SINK}.get(operation)
+    return [name for name, known in deployment.registry.objects().items() if known.kind is kind]
 
 
 def record_standings(deployment: Deployment, names: Iterable[str], *, clock: Clock) -> None:
