@@ -110,6 +110,16 @@ def test_a_carried_collection_keeps_the_columns_that_its_sinks_name(place: Home)
         place.declare(f"version: 1\ncollections:\n  {without}\n")
 
 
+def test_a_log_may_get_another_key_where_nothing_depends_on_it(place: Home) -> None:
+    apply(place, f"  log: {{from: events, mode: changes, {TO}}}")
+    apply(place, f"  log: {{from: events, mode: changes, key: [x], {TO}}}")
+    assert place.registry.read().sinks["log"].declaration.key == ("x",)
+    to = "to: {buffer: 'kafka://nowhere/out'}"
+    apply(place, f"  messages: {{from: events, mode: changes, {to}}}")
+    with pytest.raises(IncompatibleChange, match="`key` cannot be changed"):
+        apply(place, f"  messages: {{from: events, mode: changes, key: [x], {to}}}")
+
+
 def test_sinks_get_ids_of_their_own_and_events_for_the_audit(place: Home) -> None:
     apply(place, f"  a: {{from: events, mode: mirror, {TO}}}\n  b: {{from: events, mode: changes, {TO2}}}")
     assert [sink.id for sink in place.registry.read().sinks.values()] == [1, 2]

@@ -126,15 +126,13 @@ def _changed_fields(old: SinkDeclaration, new: SinkDeclaration) -> tuple[str, ..
 def _refuse_another_target(old: SinkDeclaration, new: SinkDeclaration) -> None:
     """Raise ``IncompatibleChange`` if a field differs that decides what is in the target."""
     before, after = old.to_json(), new.to_json()
-    fixed = [
-        name
-        for name in ("from", "to", "mode", "key")
-        if _without_existing(before, name) != _without_existing(after, name)
-    ]
+    deciding = ("from", "to", "mode", *(("key",) if old.writes_by_key else ()))
+    fixed = [name for name in deciding if _without_existing(before, name) != _without_existing(after, name)]
     if fixed:
         raise IncompatibleChange(
             f"sink {new.name!r}: `{'`, `'.join(fixed)}` cannot be changed: what is in the target was written otherwise",
-            hint="drop the sink and declare it again, or declare another one under another name; nothing was applied",
+            hint="drop the sink and declare it again, with `existing: replace` to load the same target anew, or declare "
+            "another one under another name; nothing was applied",
         )
 
 

@@ -177,6 +177,11 @@ class SinkDeclaration(Strict):
         return self.key or ()
 
     @property
+    def writes_by_key(self) -> bool:
+        """Whether what is in the target depends on the key; a log of changes elsewhere than in Kafka does not."""
+        return self.mode is SinkMode.MIRROR or self.to.keys_have_names
+
+    @property
     def hold(self) -> str:
         """The name under which the sink holds history of its collection."""
         return f"sink-{self.name}"
