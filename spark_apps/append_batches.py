@@ -33,7 +33,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--report", type=Path, required=True)
     arguments = parser.parse_args(argv)
     clock = SystemClock()
-    return write_report(arguments.report, "append", lambda settings: append(arguments, settings, clock), clock=clock)
+    return write_report(
+        arguments.report,
+        "append",
+        lambda settings: append(arguments, settings, clock),
+        clock=clock,
+        names=arguments.names,
+    )
 
 
 def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:

@@ -26,7 +26,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--report", type=Path, required=True)
     arguments = parser.parse_args(argv)
     clock = SystemClock()
-    return write_report(arguments.report, "persist", lambda settings: persist(arguments, settings, clock), clock=clock)
+    return write_report(
+        arguments.report,
+        "persist",
+        lambda settings: persist(arguments, settings, clock),
+        clock=clock,
+        names=arguments.names,
+    )
 
 
 def persist(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:

@@ -26,7 +26,11 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     clock = SystemClock()
     return write_report(
-        arguments.report, "flush", lambda settings: flush(arguments.names, settings, clock), clock=clock
+        arguments.report,
+        "flush",
+        lambda settings: flush(arguments.names, settings, clock),
+        clock=clock,
+        names=arguments.names,
     )
 
 

@@ -28,7 +28,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--report", type=Path, required=True)
     arguments = parser.parse_args(argv)
     clock = SystemClock()
-    return write_report(arguments.report, "ingest", lambda settings: ingest(arguments, settings, clock), clock=clock)
+    return write_report(
+        arguments.report,
+        "ingest",
+        lambda settings: ingest(arguments, settings, clock),
+        clock=clock,
+        names=arguments.names,
+    )
 
 
 def ingest(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:

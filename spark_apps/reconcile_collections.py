@@ -25,6 +25,7 @@ def main(argv: Sequence[str]) -> int:
         "reconcile",
         lambda settings: reconcile(arguments, settings),
         clock=SystemClock(),
+        names=arguments.names,
         records=not arguments.dry_run,
     )
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
@@ -82,12 +83,18 @@ def exit_code_of(main: Callable[[Sequence[str]], int], argv: Sequence[str]) -> i
 
 
 def write_report(
-    path: Path, operation: str, work: Callable[[Settings], Report], *, clock: Clock, records: bool = True
+    path: Path,
+    operation: str,
+    work: Callable[[Settings], Report],
+    *,
+    clock: Clock,
+    names: Sequence[str] = (),
+    records: bool = True,
 ) -> int:
     """Do the work of a Spark application, write its report to ``path``, and return its exit code.
 
-    If ``work`` raises a TidemarkError, or a store fails, the report has this error and no collections. Otherwise the
-    statuses and measures of the objects are recorded, unless the work changes none (``records``).
+    If ``work`` raises a TidemarkError, or a store fails, the report has this error and no collections. The statuses and
+    measures of the objects are recorded as ``record`` says, unless the work changes none (``records``).
     """
     started_at, generation = clock.now_ms(), 0
     settings: Settings | None = None
@@ -105,13 +112,34 @@ def write_report(
         )
     report.write(path)
     if records and settings is not None:
-        record(settings, report, clock=clock)
+        record(settings, report, clock=clock, names=names)
     return report.exit_code
 
 
-def record(settings: Settings, report: Report, *, clock: Clock) -> None:
-    """Record what a run did to each object, after its own answer was given; whatever goes wrong is only logged."""
+@contextmanager
+def recording_failure(settings: Settings, operation: str, names: Sequence[str], *, clock: Clock) -> Iterator[None]:
+    """Record a TidemarkError in the block, which prepares a run over ``names``; without names, over all objects."""
+    started_at = clock.now_ms()
+    try:
+        yield
+    except TidemarkError as error:
+        failed = Report(
+            operation=operation,
+            started_at=started_at,
+            finished_at=clock.now_ms(),
+            generation=settings.generation,
+            error=ErrorReport.of(error),
+        )
+        record(settings, failed, clock=clock, names=names)
+        raise
+
+
+def record(settings: Settings, report: Report, *, clock: Clock, names: Sequence[str] = ()) -> None:
+    """Record what a run did to each object, after its own answer was given; whatever goes wrong is only logged.
+
+    A run that ended before its first object failed for each of ``names``, or for all without names.
+    """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pyiceberg
     from tidemark.collections.system.recorder import record_run  # noqa: PLC0415
 
-    record_run(deployment_of(settings, clock=clock), report, clock=clock)
+    record_run(deployment_of(settings, clock=clock), report, clock=clock, names=names)

@@ -102,6 +102,31 @@ def test_from_declaration_to_status(tidemark: Any, tmp_path: Path, database: Dat
     assert database.rows() == [(1, "a"), (2, "c")]
 
 
+@pytest.mark.parametrize("declares_sink", [True, False])
+def test_a_renamed_key_is_renamed_in_the_sink_and_its_target(
+    tidemark: Any, tmp_path: Path, database: Database, *, declares_sink: bool
+) -> None:
+    declared = tmp_path / "collections.yaml"
+    assert tidemark("apply", str(declared)).code == 0
+    assert tidemark("buffer", "create", "mine").code == 0
+    write(tidemark, tmp_path, {"id": 1, "name": "a"}, {"id": 2, "name": "b"})
+    assert tidemark("sink", "run").code == 0
+
+    text = DECLARATION if declares_sink else DECLARATION.partition("sinks:")[0]
+    renamed = text.replace("key: [id]", "key: [number]\n    renames: {id: number}").replace('"id big', '"number big')
+    declared.write_text(renamed)
+    applied = tidemark("apply", str(declared))
+    assert [step["detail"] for step in applied.json["steps"] if step.get("sink")] == ["change key"]
+    assert tidemark("apply", str(declared)).json["steps"] == []
+    write(tidemark, tmp_path, {"number": 2, "name": "B"}, {"number": 3, "name": "c"})
+    assert tidemark("sink", "run").code == 0
+    assert database.rows("SELECT number, name FROM copies") == [(1, "a"), (2, "B"), (3, "c")]
+    database.execute("INSERT INTO copies (number) VALUES (4) ON CONFLICT (number) DO NOTHING")  # the key went along
+
+    declared.write_text(renamed.replace("[number]", "[name]"))
+    assert tidemark("apply", str(declared)).code == ExitCode.NOT_POSSIBLE
+
+
 def test_people_read_tables(tidemark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tidemark("apply", str(tmp_path / "collections.yaml"))
     assert app(["sink", "status"]) == ExitCode.OK

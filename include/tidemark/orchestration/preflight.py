@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 
 from airflow.sdk import task
 
 from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SystemClock
+from tidemark.entry_points import recording_failure
 from tidemark.iceberg.stores import check_stores
 from tidemark.orchestration.connections import existing_connection, load_settings, with_source_connections
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
@@ -63,13 +66,15 @@ def _prepared(params: Mapping[str, Any], arguments: list[str], *, reconciles: bo
     names = params.get("collections") or []
     with ending_task():
         settings = load_checked_settings(writes=not params.get("dry_run"))
-        check_spark(settings)
-        shards = Shards.connect(settings)
-        for name in names:
-            shards.open(name)
-        deployment_of(settings).modes.read()  # raises if the stash does not answer, or this deployment is fenced
-        if reconciles:
-            check_sources(settings, names)
+        records = reconciles and not params.get("dry_run")
+        with recording_failure(settings, "reconcile", names, clock=SystemClock()) if records else nullcontext():
+            check_spark(settings)
+            shards = Shards.connect(settings)
+            for name in names:
+                shards.open(name)
+            deployment_of(settings).modes.read()  # raises if the stash does not answer, or this deployment is fenced
+            if reconciles:
+                check_sources(settings, names)
     log.info("the stores answer; warehouse %s, generation %s", settings.warehouse, settings.generation)
     log.info("arguments: %s", " ".join(arguments))
     return arguments

@@ -19,7 +19,7 @@ from tidemark.collections.declarations.sink import SinkDeclaration, SinkMode
 from tidemark.collections.deployment import AppliedSink, Deployment, Mode
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import read_mode, refuse_when_read_only
-from tidemark.errors import AsOfBeforeSince, HistoryGone, StaleState, UnknownSink
+from tidemark.errors import AsOfBeforeSince, CatalogOutOfSync, HistoryGone, StaleState, UnknownSink
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.holds import hold
 from tidemark.iceberg.commit.writer import Writer
@@ -130,6 +130,7 @@ def run_sink(
     with open_target(sink, deployment.settings) as target:
         target.check()
         head = shard.load()
+        _refuse_missing_columns(sink, head)
         owner = owner_of(applied, head)
         found = _check_target(target, owner, head)
         if head.state.upper == 0:  # the first rows are then a load, not one huge correction
@@ -157,6 +158,16 @@ def run_sink(
             _load(run)
         _follow(run)
         return _report(run, start)
+
+
+def _refuse_missing_columns(sink: SinkDeclaration, head: ShardHead) -> None:
+    """Refuse to run by names that columns have no longer: an apply that renames them is under way, or died."""
+    present = {column.name for column in columns_of(head)}
+    if missing := [name for name in (*sink.key_columns, *sink.to.columns) if name not in present]:
+        raise CatalogOutOfSync(
+            f"sink {sink.name!r} needs {', '.join(map(repr, missing))}, and {sink.collection!r} has no such columns",
+            hint="run again; if that does not help, an apply died: run `tidemark apply` with the same files again",
+        )
 
 
 def _check_target(target: Target, owner: Owner, head: ShardHead) -> Progress | None:

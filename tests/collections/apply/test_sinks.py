@@ -29,12 +29,14 @@ def place(home: Settings, tmp_path: Path) -> Home:
     return Home(home, tmp_path)
 
 
-def apply(place: Home, sinks: str, inspected: list[str] | None = None, *, dry: bool = False) -> ApplyPlan:
+def apply(
+    place: Home, sinks: str, inspected: list[str] | None = None, *, dry: bool = False, events: str = EVENTS
+) -> ApplyPlan:
     def inspect(sink: SinkDeclaration, columns: Columns) -> None:
         found.append(f"{sink.name}: {', '.join(map(str, columns))}")
 
     found = [] if inspected is None else inspected
-    place.declarations.write_text(f"version: 1\ncollections:\n  {EVENTS}\nsinks:\n{sinks}\n")
+    place.declarations.write_text(f"version: 1\ncollections:\n  {events}\nsinks:\n{sinks}\n")
     applied = place.registry.read()
     declarations = load_declarations([place.declarations], applied.declarations, applied.sinks)
     application = replace(place.application(), inspect_sink=inspect)
@@ -79,6 +81,43 @@ def test_what_is_watched_can_be_altered_and_what_is_written_cannot(place: Home) 
     ):
         with pytest.raises(IncompatibleChange, match="cannot be changed"):
             apply(place, changed)
+
+
+RENAMED = EVENTS.replace("id", "number").replace("source", "renames: {id: number}, source")
+
+
+def test_a_key_follows_the_names_of_its_columns(place: Home) -> None:
+    apply(place, "  copies: {from: events, mode: mirror, to: {path: /out, partition: [id]}}")
+    before = place.registry.read().sinks["copies"]
+    plan = apply(place, "  copies: {from: events, mode: mirror, to: {path: /out, partition: [number]}}", events=RENAMED)
+    assert str(plan.steps[-1]) == "change key, to"
+    after = place.registry.read().sinks["copies"]
+    assert (after.id, after.declaration.key, after.declaration.to.columns) == (before.id, ("number",), ("number",))
+
+
+def test_a_key_that_messages_bear_cannot_be_renamed(place: Home) -> None:
+    copies = "  copies: {from: events, mode: mirror, to: {buffer: 'kafka://nowhere/out'}}"
+    apply(place, copies)
+    with pytest.raises(IncompatibleChange, match="keyed by id, and those to come would be keyed by number"):
+        apply(place, copies, events=RENAMED)
+    assert place.shard().load().table.schema().column_names[0] == "id", "nothing was applied"
+
+
+def test_a_carried_collection_keeps_the_columns_that_its_sinks_name(place: Home) -> None:
+    apply(place, f"  copies: {{from: events, mode: changes, key: [x], {TO}}}")
+    without = EVENTS.replace(", x string", "")
+    with pytest.raises(ConfigurationInvalid, match=r"sink 'copies'.*'x'"):
+        place.declare(f"version: 1\ncollections:\n  {without}\n")
+
+
+def test_a_log_may_get_another_key_where_nothing_depends_on_it(place: Home) -> None:
+    apply(place, f"  log: {{from: events, mode: changes, {TO}}}")
+    apply(place, f"  log: {{from: events, mode: changes, key: [x], {TO}}}")
+    assert place.registry.read().sinks["log"].declaration.key == ("x",)
+    to = "to: {buffer: 'kafka://nowhere/out'}"
+    apply(place, f"  messages: {{from: events, mode: changes, {to}}}")
+    with pytest.raises(IncompatibleChange, match="`key` cannot be changed"):
+        apply(place, f"  messages: {{from: events, mode: changes, key: [x], {to}}}")
 
 
 def test_sinks_get_ids_of_their_own_and_events_for_the_audit(place: Home) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -16,17 +17,25 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.items.kinds import SINK, NamedKey, SinkValue
 from tidemark.clock import SystemClock
 from tidemark.collections.append.row_writers import Appenders
+from tidemark.collections.apply.execute import alter_columns
+from tidemark.collections.apply.plan import Add
 from tidemark.collections.declarations.collection import OnReadOnly
 from tidemark.collections.deployment import Mode
 from tidemark.collections.maintenance.maintain import maintain_all
+from tidemark.collections.schema.convert import to_iceberg
+from tidemark.collections.schema.ddl import parse_columns
+from tidemark.collections.schema.types import Column, Primitive
 from tidemark.collections.system import recorder
 from tidemark.collections.system.declarations import KEPT_STATUSES, STATISTICS, STATUS
 from tidemark.collections.system.recorder import FAIL_POINTS, record_drops, record_run, record_standings
-from tidemark.entry_points import write_report
+from tidemark.collections.system.status_table import read_status_table
+from tidemark.entry_points import recording_failure, write_report
+from tidemark.errors import ConfigurationInvalid, UnknownCollection
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.reading.arrow import read_arrow
 from tidemark.iceberg.reading.spark import read
+from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import SYSTEM
 from tidemark.report import CollectionReport, Outcome
 from tidemark.settings import Settings
@@ -71,6 +80,26 @@ def test_upkeep_is_measured_alone(seen: Home) -> None:
     assert [(row["operation"], row["error"]) for row in stored(seen, STATISTICS)] == [("maintain", "Unreachable")]
 
 
+def test_a_table_of_an_older_version_gets_the_new_columns_with_the_first_append(seen: Home) -> None:
+    older = "measured_at timestamp, object string, object_id bigint, operation string, outcome string, seconds double"
+    columns = to_iceberg(parse_columns(older))
+    shard = seen.shards.create(STATISTICS, schema=columns, layout=ShardKind.APPEND_ONLY, namespace=SYSTEM)
+    known = seen.registry.objects()["planes"].id
+    old = [(NOW_MS * 1_000, "planes", known, "reconcile", "corrected", 7.0)]
+    rows = pa.Table.from_pylist([dict(zip(columns.column_names, row, strict=True)) for row in old], columns.as_arrow())
+    with closing(Appenders(seen.shards, seen.deployment, seen.clock, producer="older")) as appenders:
+        appenders.register(STATISTICS, namespace=SYSTEM, on_read_only=OnReadOnly.REJECT)
+        appenders.monotonic_appender(STATISTICS).append(rows)
+    (shown,) = read_status_table(seen.deployment)
+    assert (shown.seconds, shown.lag_ms) == (7.0, None), "read before anything is altered"
+
+    record(seen, OK)
+    assert [(row["seconds"], row["rows"]) for row in stored(seen, STATISTICS)] == [(7.0, None), (0.5, 3)]
+    alter_columns(shard, [Add(STATISTICS, Column("mood", Primitive("string")))])  # as a version after this one does
+    record(seen, OK)
+    assert [(row["rows"], row["mood"]) for row in stored(seen, STATISTICS)] == [(None, None), (3, None), (3, None)]
+
+
 def test_a_read_only_deployment_records_nothing(seen: Home, caplog: pytest.LogCaptureFixture) -> None:
     seen.switch(Mode.READ_ONLY)
     with caplog.at_level("INFO"):
@@ -111,6 +140,29 @@ def test_an_application_records_after_its_report_and_ends_as_that_says(
     path.unlink()
     assert end(OK) == ExitCode.OK, "although nothing can be recorded"
     assert path.exists()
+
+
+@pytest.mark.parametrize("names", [["planes", "nobody"], []])
+def test_a_run_that_ends_before_its_first_object_failed_for_those_that_it_is_for(
+    seen: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str]
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(seen.settings.home))
+    seen.declare_reader("events")  # which no reconcile is for
+
+    def cannot_start(_: Settings) -> NoReturn:
+        raise ConfigurationInvalid("there is no Java", hint="install one")
+
+    code = write_report(tmp_path / "r.json", "reconcile", cannot_start, clock=SystemClock(), names=names)
+    assert code == ExitCode.CONFIGURATION
+    (status,) = stored(seen, STATUS)
+    assert (status["object"], status["status"], status["error"]) == (
+        "planes",
+        "stalled",
+        "ConfigurationInvalid: there is no Java",
+    )
+    with pytest.raises(UnknownCollection), recording_failure(seen.settings, "reconcile", names, clock=SystemClock()):
+        raise UnknownCollection.named("plane", ["planes"])
+    assert len(stored(seen, STATUS)) == 1, "an error of the caller"
 
 
 def test_what_is_paused_resumed_and_dropped_is_said_once(seen: Home) -> None:

@@ -187,6 +187,18 @@ def test_a_target_that_was_forgotten_is_taken_only_to_replace_its_rows(driven: D
 WIDE = columns(id_1="int", name_2="string", count_3="int", list_4="array<int>", pair_5="struct<a:int,b:float>")
 
 
+def test_a_renamed_key_tells_the_same_rows_apart(driven: Driven) -> None:
+    driven.run().load([row(1, "a"), row(2, "b"), row(3, "b")])
+    if "partition" in driven.to:
+        driven.to = {**driven.to, "partition": ["title"]}
+    driven.key = ("number",)
+    renamed, run = columns(number_1="bigint", title_2="string"), driven.run()
+    run.mirror([{"number": 2, "title": "B"}], [{"number": 3, "title": None}], renamed)
+    assert run.rows() == [{"number": 1, "title": "a"}, {"number": 2, "title": "B"}]
+    run.mirror([{"number": 1, "title": "B"}], [{"number": 2, "title": None}], renamed)
+    assert run.rows() == [{"number": 1, "title": "B"}]
+
+
 def test_columns_come_go_are_renamed_and_widened(driven: Driven) -> None:
     run = driven.run()
     run.load([{"id": 1, "name": "a", "count": 1, "list": [1], "pair": {"a": 1, "b": 0.5}}], WIDE)

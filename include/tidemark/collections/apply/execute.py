@@ -149,11 +149,12 @@ class Application:
             return planned[name] if name in planned else read_stored(self.shards.open(name).load().table).columns
 
         steps, unchanged = plan_sinks(declarations, applied, columns_of, self.inspect_sink)
+        kept_sinks = applied.sinks.keys() - declarations.sinks.keys() - {step.name for step in steps}
         return replace(
             plan,
             steps=(*plan.steps, *steps),
             unchanged=(*plan.unchanged, *unchanged),
-            kept=(*plan.kept, *sorted(applied.sinks.keys() - declarations.sinks.keys())),
+            kept=(*plan.kept, *sorted(kept_sinks)),
             sinks={step.name: step.sink for step in steps},
         )
 

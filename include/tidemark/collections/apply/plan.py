@@ -274,16 +274,18 @@ def choose_buckets(size_bytes: int | None) -> int:
 
 def _refuse_another_shape(wanted: Wanted, stored: Stored) -> None:
     name, declaration = wanted.name, wanted.declaration
+    hint = "declare it under another name, with its own table"
     key = tuple(declaration.renames.get(column, column) for column in stored.key)
     if declaration.kind is not stored.kind:
         what = f"it is {stored.kind}, and cannot become {declaration.kind}"
     elif declaration.kind is not Kind.APPEND_ONLY and key != declaration.key:
         what = f"its key is {', '.join(key) or 'none'}, and cannot become {', '.join(declaration.key) or 'none'}"
+        hint += "; or drop it and apply it anew: its rows come from its source again, with a history of their own"
     elif wanted.buckets is not None and wanted.buckets != stored.buckets:
         what = f"it has {stored.buckets} bucket{'s' if stored.buckets > 1 else ''}, and cannot get {wanted.buckets}"
     else:
         return
-    raise IncompatibleChange(f"collection {name!r}: {what}", hint="declare it under another name, with its own table")
+    raise IncompatibleChange(f"collection {name!r}: {what}", hint=hint)
 
 
 def _change_type(wanted: Wanted, column: Column, stored: Type) -> Widen | None:

@@ -18,7 +18,7 @@ InspectSink = Callable[[SinkDeclaration, Columns], None]  # raises if the target
 
 @dataclass(frozen=True, slots=True)
 class SinkStep:
-    """Make a sink, or alter how it is watched; its next run writes to the target."""
+    """Make a sink, or alter how it is watched, or how its columns are called; its next run writes to the target."""
 
     name: str
     sink: SinkDeclaration
@@ -44,7 +44,8 @@ def plan_sinks(
 
     Raises:
         UsageError: If a collection cannot be mirrored.
-        ConfigurationInvalid: If a key, or a partition, names a column that the collection does not have.
+        ConfigurationInvalid: If a key, or a partition, names a column that the collection does not have, also of an
+            applied sink that is not declared here.
         IncompatibleChange: If what a sink carries, or where to, is changed.
         NotPossible: If two sinks have one target.
         Others as ``inspect``.
@@ -54,18 +55,47 @@ def plan_sinks(
     _refuse_shared_targets({**{name: each.declaration for name, each in applied.sinks.items()}, **found.sinks})
     collections = {**applied.declarations, **found.by_name}
     for name, declared in found.sinks.items():
-        wanted = declared.resolve(collections[declared.collection])
-        _check_columns(wanted, columns_of(wanted.collection), where=found.places[name])
+        collection = collections[declared.collection]
+        wanted, columns = declared.resolve(collection), columns_of(declared.collection)
+        _check_columns(wanted, columns, where=found.places[name])
         before = applied.sinks.get(name)
         if before is None:
-            inspect(wanted, columns_of(wanted.collection))
+            inspect(wanted, columns)
             steps.append(SinkStep(name, wanted))
-        elif fields := _changed_fields(before.declaration, wanted):
+            continue
+        _refuse_another_target(_follow_renames(before.declaration, collection, columns), wanted)
+        if fields := _changed_fields(before.declaration, wanted):
             steps.append(SinkStep(name, wanted, fields))
         else:
             unchanged.append(name)
-    _check_carried(found.by_name, applied)
+    for name in applied.sinks.keys() - found.sinks.keys():
+        before = applied.sinks[name]
+        if (carried := found.by_name.get(before.collection)) is None:
+            continue
+        columns = columns_of(carried.name)
+        wanted = _follow_renames(before.declaration, carried, columns).resolve(carried)
+        _check_columns(wanted, columns, where=found.places[carried.name])
+        if fields := _changed_fields(before.declaration, wanted):
+            steps.append(SinkStep(name, wanted, fields))
     return steps, unchanged
+
+
+def _follow_renames(sink: SinkDeclaration, collection: Declaration, columns: Columns) -> SinkDeclaration:
+    """Return an applied sink with the names that its columns have after the apply: what it writes stays the same.
+
+    Raises ``IncompatibleChange`` if what is in the target bears the old names of the key.
+    """
+    present = {column.name for column in columns}
+    renames = {old: new for old, new in collection.renames.items() if old not in present and new in present}
+    followed = sink.follow(renames)
+    if followed.key_columns != sink.key_columns and sink.to.keys_have_names:
+        raise IncompatibleChange(
+            f"sink {sink.name!r}: the messages in {sink.to} are keyed by {', '.join(sink.key_columns)}, and those to "
+            f"come would be keyed by {', '.join(followed.key_columns)}: what is there would never be replaced",
+            hint="drop the sink, apply the new name, and declare the sink again with a topic of its own, or with "
+            "`existing: replace`; nothing was applied",
+        )
+    return followed
 
 
 def _refuse_shared_targets(sinks: Mapping[str, SinkDeclaration]) -> None:
@@ -89,28 +119,23 @@ def _check_columns(sink: SinkDeclaration, columns: Columns, *, where: str) -> No
 
 
 def _changed_fields(old: SinkDeclaration, new: SinkDeclaration) -> tuple[str, ...]:
-    """Return the changed fields. Raises ``IncompatibleChange`` if one of them decides what is in the target."""
     before, after = old.to_json(), new.to_json()
-    fixed = [
-        name
-        for name in ("from", "to", "mode", "key")
-        if _without_existing(before, name) != _without_existing(after, name)
-    ]
+    return tuple(sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)))
+
+
+def _refuse_another_target(old: SinkDeclaration, new: SinkDeclaration) -> None:
+    """Raise ``IncompatibleChange`` if a field differs that decides what is in the target."""
+    before, after = old.to_json(), new.to_json()
+    deciding = ("from", "to", "mode", *(("key",) if old.writes_by_key else ()))
+    fixed = [name for name in deciding if _without_existing(before, name) != _without_existing(after, name)]
     if fixed:
         raise IncompatibleChange(
             f"sink {new.name!r}: `{'`, `'.join(fixed)}` cannot be changed: what is in the target was written otherwise",
-            hint="drop the sink and declare it again, or declare another one under another name; nothing was applied",
+            hint="drop the sink and declare it again, with `existing: replace` to load the same target anew, or declare "
+            "another one under another name; nothing was applied",
         )
-    return tuple(sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name)))
 
 
 def _without_existing(fields: Mapping[str, object], name: str) -> object:
     value = fields.get(name)
     return {key: part for key, part in value.items() if key != "existing"} if isinstance(value, dict) else value
-
-
-def _check_carried(declared: Mapping[str, Declaration], applied: Applied) -> None:
-    """Refuse a collection that its applied sinks could not carry any more (``UsageError``)."""
-    for sink in applied.sinks.values():
-        if sink.collection in declared:
-            sink.declaration.resolve(declared[sink.collection])

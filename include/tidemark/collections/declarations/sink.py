@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
@@ -48,12 +49,17 @@ class Place(Strict):
     """Where the rows go."""
 
     form: ClassVar[str]  # the field that tells this form from the others
+    keys_have_names: ClassVar[bool] = False  # whether what is there bears the names of the key columns
     existing: Existing = Existing.REFUSE
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the collection that the place names."""
         return ()
+
+    def follow(self, renames: Mapping[str, str]) -> Self:  # noqa: ARG002 - for those that name columns
+        """Return the place with the new names of columns."""
+        return self
 
     @property
     def connections(self) -> tuple[str, ...]:
@@ -85,6 +91,7 @@ class BufferTopic(Place):
     """A topic of Kafka, under the name or the address of a write buffer."""
 
     form = "buffer"
+    keys_have_names = True
     buffer: BufferPlace
 
     @property
@@ -105,6 +112,9 @@ class FileFolder(Place):
     @property
     def columns(self) -> tuple[str, ...]:
         return self.partition
+
+    def follow(self, renames: Mapping[str, str]) -> Self:
+        return self.model_copy(update={"partition": tuple(renames.get(name, name) for name in self.partition)})
 
     def __str__(self) -> str:
         return f"files in {self.path}"
@@ -168,6 +178,11 @@ class SinkDeclaration(Strict):
         return self.key or ()
 
     @property
+    def writes_by_key(self) -> bool:
+        """Whether what is in the target depends on the key; a log of changes elsewhere than in Kafka does not."""
+        return self.mode is SinkMode.MIRROR or self.to.keys_have_names
+
+    @property
     def hold(self) -> str:
         """The name under which the sink holds history of its collection."""
         return f"sink-{self.name}"
@@ -189,6 +204,11 @@ class SinkDeclaration(Strict):
                 hint="declare `mode: changes`, or the columns that are unique in it as the `key` of the sink",
             )
         return self.model_copy(update={"key": key})
+
+    def follow(self, renames: Mapping[str, str]) -> SinkDeclaration:
+        """Return the declaration with the new names of the collection's columns, by the old ones."""
+        key = tuple(renames.get(name, name) for name in self.key_columns)
+        return self.model_copy(update={"key": key, "to": self.to.follow(renames)})
 
     def to_json(self) -> dict[str, Any]:
         """Return the stored form, with absolute paths and with defaults."""

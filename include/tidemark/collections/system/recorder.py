@@ -15,20 +15,19 @@ from typing import Any
 import pyarrow as pa
 
 from tidemark.clock import Clock
+from tidemark.collections.append.forward import user_columns
 from tidemark.collections.append.row_writers import Appenders
-from tidemark.collections.declarations.collection import OnReadOnly
-from tidemark.collections.deployment import CatalogObject, Deployment, Mode
+from tidemark.collections.declarations.collection import Kind, OnReadOnly
+from tidemark.collections.deployment import CatalogObject, Deployment, Mode, StatusKind
 from tidemark.collections.isolation import only_logging
 from tidemark.collections.maintenance.maintain import MaintenancePolicy, maintain
 from tidemark.collections.mode import read_mode
-from tidemark.collections.schema.convert import to_iceberg
-from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.system.declarations import STATISTICS, STATUS, SYSTEM_DECLARATIONS
 from tidemark.collections.system.rules import Status, StatusChange, resting, statistics_of, status_after
+from tidemark.collections.system.tables import open_table
 from tidemark.fail_points import fail_point
-from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import SYSTEM, Shards
-from tidemark.report import Report
+from tidemark.report import CollectionReport, Outcome, Report
 
 log = logging.getLogger(__name__)
 
@@ -41,17 +40,22 @@ OLD_MS = 5 * 60_000  # a reader may still need a younger one
 Rows = list[dict[str, Any]]
 
 
-def record_run(deployment: Deployment, report: Report, *, clock: Clock) -> None:
+def record_run(deployment: Deployment, report: Report, *, clock: Clock, names: Sequence[str] = ()) -> None:
     """Record a run: each status that changed in one commit, and the measures of each object in another one.
 
-    What is in the report and is not an object of the catalog, such as a quarantine, is left out.
+    What is in the report and is not an object of the catalog, such as a quarantine, is left out. A run that ended
+    before its first object failed for each of ``names``; without names, for all objects that such a run is for.
     """
-    if not report.collections:
+    if not report.collections and report.error is None:
         return
     with only_logging(f"the run {report.operation!r}"):
         fail_point("record.before")
         objects = deployment.registry.objects()
-        ran = [(name, objects[name], result) for name, result in report.collections.items() if name in objects]
+        results = report.collections
+        if report.error is not None and not results:
+            failed = CollectionReport(outcome=Outcome.FAILED, error=report.error)
+            results = dict.fromkeys(names or _everything(deployment, report.operation), failed)
+        ran = [(name, objects[name], result) for name, result in results.items() if name in objects]
         standings = deployment.objects.read()
         found = [
             (name, known, status_after(report.operation, result, standings.get(name))) for name, known, result in ran
@@ -59,6 +63,15 @@ def record_run(deployment: Deployment, report: Report, *, clock: Clock) -> None:
         changes = [(name, known, change) for name, known, change in found if change is not None]
         measured = [statistics_of(report.operation, name, known, result) for name, known, result in ran]
         _record(deployment, changes, [row for row in measured if row is not None], clock=clock)
+
+
+def _everything(deployment: Deployment, operation: str) -> list[str]:
+    """Return the objects that a run without names is for; none of an operation that is always told the names."""
+    if operation == "reconcile":
+        declared = deployment.registry.read().declarations.values()
+        return [declaration.name for declaration in declared if declaration.kind is Kind.DIFFERENTIAL]
+    kind = {"ingest": StatusKind.INGESTION, "sink": StatusKind.SINK}.get(operation)
+    return [name for name, known in deployment.registry.objects().items() if known.kind is kind]
 
 
 def record_standings(deployment: Deployment, names: Iterable[str], *, clock: Clock) -> None:
@@ -118,14 +131,14 @@ def _record(
 
 
 def _append(appenders: Appenders, name: str, rows: Rows) -> None:
-    """Append rows, if any, in one commit to a collection of the system, which is made if need be."""
+    """Append rows, if any, in one commit to a collection of the system, which is made, or altered, if need be."""
     if not rows:
         return
-    schema = to_iceberg(parse_columns(SYSTEM_DECLARATIONS[name].columns_text or ""))
-    if not appenders.shards.exists(name, SYSTEM):
-        appenders.shards.create(name, schema=schema, layout=ShardKind.APPEND_ONLY, namespace=SYSTEM)
+    shard = open_table(appenders.shards, name, generation=appenders.deployment.generation)
     appenders.register(name, namespace=SYSTEM, on_read_only=OnReadOnly.REJECT)
-    appended = appenders.monotonic_appender(name).append(pa.Table.from_pylist(rows, schema=schema.as_arrow()))
+    appended = appenders.monotonic_appender(name).append(
+        pa.Table.from_pylist(rows, schema=user_columns(shard.load().table))
+    )
     log.debug("%s of %s rows are news for %s", appended.rows, len(rows), name)
 
 

@@ -10,15 +10,13 @@ from typing import Any
 
 from tidemark.collections.deployment import CatalogObject, Deployment, StatusKind
 from tidemark.collections.objects.standing import Standing
-from tidemark.collections.system.declarations import KEPT_STATUSES, STATISTICS, STATUS, SYSTEM_DECLARATIONS
+from tidemark.collections.system.declarations import KEPT_STATUSES, STATISTICS, STATUS
 from tidemark.collections.system.rules import CARRYING, Status, resting
+from tidemark.collections.system.tables import read_newest
 from tidemark.errors import CorruptState, UnknownCollection
 from tidemark.frontier import frontier_json
-from tidemark.iceberg.files.arrow_values import to_rows
-from tidemark.iceberg.files.newest_rows import find_newest
-from tidemark.iceberg.files.stored_rows import StoredRows
 from tidemark.iceberg.shard.state_reader import ShardSummary, read_states
-from tidemark.iceberg.shards import SYSTEM, Shards
+from tidemark.iceberg.shards import Shards
 from tidemark.interval import milliseconds
 
 _OBJECT = ("object", "object_id")
@@ -130,7 +128,7 @@ def _first_hint(details: str | None) -> str | None:
 def _read_histories(shards: Shards) -> dict[Key, list[dict[str, Any]]]:
     """Return the statuses of each object that ever had any, oldest first."""
     histories: dict[Key, list[dict[str, Any]]] = {}
-    for row in _newest(shards, STATUS, key=_OBJECT, order="occurred_at", keep=KEPT_STATUSES):
+    for row in read_newest(shards, STATUS, key=_OBJECT, order="occurred_at", keep=KEPT_STATUSES):
         histories.setdefault((row["object"], row["object_id"]), []).insert(0, row)
     return histories
 
@@ -148,19 +146,9 @@ def _dropped(histories: Mapping[Key, Sequence[Mapping[str, Any]]]) -> dict[str, 
 def _read_measures(shards: Shards) -> dict[Key, dict[str, Any]]:
     """Return the measures of the last run over each object that carried rows."""
     measures: dict[Key, dict[str, Any]] = {}
-    for row in _newest(shards, STATISTICS, key=(*_OBJECT, "operation"), order="measured_at", keep=1):
+    for row in read_newest(shards, STATISTICS, key=(*_OBJECT, "operation"), order="measured_at", keep=1):
         key = row["object"], row["object_id"]
         is_later = key not in measures or measures[key]["measured_at"] < row["measured_at"]
         if row["operation"] in CARRYING and is_later:
             measures[key] = row
     return measures
-
-
-def _newest(shards: Shards, name: str, *, key: Sequence[str], order: str, keep: int) -> list[dict[str, Any]]:
-    """Return the newest rows of each key, newest first; none if nothing was ever recorded."""
-    if not shards.exists(name, SYSTEM):
-        return []
-    columns = [column.name for column in SYSTEM_DECLARATIONS[name].known_columns or ()]
-    pieces, complete = StoredRows.in_contents(shards.open(name, SYSTEM).load()).by_age(columns, [order])
-    newest = find_newest(pieces, key=key, order=complete, keep=keep)
-    return [] if newest is None else to_rows(newest.select(columns))

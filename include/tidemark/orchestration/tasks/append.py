@@ -11,7 +11,7 @@ from airflow.sdk import task
 
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
-from tidemark.entry_points import parse_time
+from tidemark.entry_points import parse_time, recording_failure
 from tidemark.errors import UsageError
 from tidemark.interval import Interval, time_text
 from tidemark.orchestration.connections import with_source_connections
@@ -61,8 +61,9 @@ def append_small_batches(
         if all_with_spark:
             left = [declaration.name for declaration in chosen]
         if left:
-            check_spark(settings)
-            check_before_spark([declaration for declaration in chosen if declaration.name in left], deployment)
+            with recording_failure(settings, "append", left, clock=SystemClock()):
+                check_spark(settings)
+                check_before_spark([declaration for declaration in chosen if declaration.name in left], deployment)
     log.info("interval %s; without a JVM: %s; left for Spark: %s", interval, sorted(done.collections), left)
     for name, due_interval in due.items():
         log.info("%s: due is %s", name, due_interval)

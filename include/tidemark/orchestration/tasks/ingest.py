@@ -10,6 +10,7 @@ from typing import Any
 from airflow.sdk import task
 
 from tidemark.clock import SystemClock
+from tidemark.entry_points import recording_failure
 from tidemark.orchestration.connections import load_settings, with_source_connections
 from tidemark.orchestration.driver_or_spark import hand_on
 from tidemark.orchestration.preflight import check_spark
@@ -47,7 +48,8 @@ def ingest_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> lis
         done, left = ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)
         done = settle(deployment, done)
         if left:
-            check_spark(settings)
+            with recording_failure(settings, "ingest", left, clock=clock):
+                check_spark(settings)
     log.info("without a JVM: %s; left for Spark: %s", sorted(done.collections), left)
     arguments = ingest_arguments(left, params)
     return hand_on(settings, done, arguments, ti=ti, with_spark=bool(left), tasks=[LIST, WITH_SPARK])

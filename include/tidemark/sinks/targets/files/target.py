@@ -162,7 +162,7 @@ class FilesTarget(PartedTarget):
             present = self._present(before)
             touched = pa.concat_tables([deletes.select(self._key), upserts.select(self._key)])
             buckets = self._grown_buckets(present, upserts.num_rows)
-            is_all = buckets != present.buckets
+            is_all = buckets != present.buckets or evolve_columns(known := _columns_of(present), after.columns) != known
             files = _all_files(present) if is_all else self._find_touched(present, touched, upserts)
             keys = Keys(touched, self._key)
             self._rewrite(present, after, files, [upserts], buckets=buckets, without=keys)
