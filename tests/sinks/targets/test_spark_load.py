@@ -13,6 +13,7 @@ from tests.sinks.targets.driving import Driven
 from tests.sinks.wide import append_wide
 from tests.support.crash import run_real_command
 from tests.support.dying import interrupted_at, surviving
+from tidemark.collections.deployment import Mode
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.sinks import spark_load
@@ -118,6 +119,18 @@ def test_a_load_that_another_run_overtakes_is_refused(
     assert report.exit_code in {ExitCode.FENCED, ExitCode.TRANSIENT}
     assert len(target.rows()) == len(FIRST)
     assert carrying.run_sink().error is None
+
+
+def test_a_switch_to_read_only_stops_a_load_into_a_table_that_nobody_could_claim(
+    carrying: Home, home_spark: SparkSession, tmp_path: Path
+) -> None:
+    sinking(carrying, "own catalog", tmp_path)
+    with interrupted_at("sink.parts-written", lambda: carrying.switch(Mode.READ_ONLY)):
+        error = carrying.run_sink(spark=home_spark).error
+    assert error is not None
+    assert error.kind == "ReadOnly"
+    assert not carrying.shards.iceberg.table_exists(("analytics", "copies"))
+    assert not list(carrying.settings.home.rglob("tidemark-load-*")), "the files are gone, too"
 
 
 @pytest.mark.crash

@@ -9,7 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from tidemark.collections.declarations.sink import DatabaseTable, SinkDeclaration, SinkMode
-from tidemark.errors import CommitStateUnknown, InputMissing, Refused, SchemaMismatch, StaleState, Unreachable
+from tidemark.errors import (
+    CommitStateUnknown,
+    InputMissing,
+    NotPossible,
+    Refused,
+    SchemaMismatch,
+    StaleState,
+    Unreachable,
+)
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.retry import retrying
@@ -143,8 +151,8 @@ class PostgresTarget(PartedTarget):
                         with translated(self.title), self._transaction(after=None) as connection:
                             connection.execute("SET LOCAL lock_timeout = '2s'")
                             loading.drop(connection)
-                    except StaleState as error:
-                        log.info("a later run removes %s: %s", loading.name, error)
+                    except (StaleState, NotPossible) as error:
+                        log.warning("a later run removes %s: %s", loading.name, error)
 
     def mirror(self, before: Progress, after: Progress, deletes: pa.Table, upserts: pa.Table) -> None:
         with self._writing(before, after) as connection:
