@@ -5,8 +5,13 @@ has changed (asset `tidemark_changed`, which every change of any collection is a
 
 `wait_until_led` waits while the system's own catalog is moved → `list_sinks` checks the stores → `run_sink` is one
 mapped task for each sink, named after it: it asks the target how far it came, and carries what came since, rows and
-progress in one transaction of the target. The first run carries the contents. A task that carried something emits the
-asset `tidemark_sink_NAME`.
+progress in one transaction of the target, without a JVM. The first run carries the contents. A task that carried
+something emits the asset `tidemark_sink_NAME`.
+
+A first load of many rows (`spark_from_rows` of the sink, 20 million without) is left for **one Spark application**,
+beside the other sinks: `check_large_loads` goes on only if there is one → `load_with_spark` runs these sinks, whose
+parts the executors write → `show_load` is one task for each of them, as `run_sink` is for the others. Topics of Kafka
+are always loaded by `run_sink`.
 
 A sink that fails is **suspended**: runs leave it out for a minute, then twice as long after each further failure, an
 hour at most, and then try it again. `tidemark status` shows it. A run that names it in `sinks` tries it at once.
@@ -27,12 +32,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from airflow.sdk import AssetOrTimeSchedule, CronDataIntervalTimetable, Param, dag
+from airflow.sdk import AssetOrTimeSchedule, CronDataIntervalTimetable, Param, XComArg, dag
 
-from tidemark.orchestration.results import CHANGED
+from tidemark.orchestration.results import CHANGED, list_results
 from tidemark.orchestration.retry_policy import RETRIES
 from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
-from tidemark.orchestration.tasks.sinks import list_sinks, run_sink
+from tidemark.orchestration.spark_application import SparkApplicationOperator
+from tidemark.orchestration.tasks.sinks import LARGE, WITH_SPARK, check_large_loads, list_sinks, run_sink, show_load
 
 
 @dag(
@@ -57,6 +63,16 @@ def run_sinks() -> None:
     names = list_sinks()
     LedSensor(task_id="wait_until_led") >> names
     run_sink.expand(name=names)
+    large = check_large_loads(XComArg(names.operator, key=LARGE))
+    load = SparkApplicationOperator(
+        task_id=WITH_SPARK,
+        application="run_sinks.py",
+        application_args=large,
+        fence_on_retry=False,  # the target fences an earlier try when this one claims it
+        pool="spark",
+    )
+    large >> load
+    show_load.expand(result=list_results.override(task_id="list_loaded")(load.output))
 
 
 run_sinks()

@@ -34,7 +34,8 @@ def test_corrections_are_carried_sink_by_sink(
             return connection.execute("SELECT tailnum, seats FROM seats ORDER BY 1").fetchall()
 
     first = dags.run("run_sinks")
-    assert set(states(first).values()) == {"success"}
+    skipped = {task for task, state in states(first).items() if state != "success"}
+    assert skipped == {"load_with_spark", "list_loaded", "show_load"}, "no application starts"
     assert first["run_sink0"][1]["details"]["loaded"] == 2
     assert stored() == [("N1", 1), ("N2", 2)]
 
@@ -49,3 +50,22 @@ def test_corrections_are_carried_sink_by_sink(
     switch_mode(dags.home.shards, dags.home.deployment, Mode.READ_ONLY, who="test", why="")
     skipped = dags.run("run_sinks", sinks=["seats"])
     assert states(skipped)["run_sink0"] == "skipped"
+
+
+def test_a_large_first_load_is_a_spark_application_beside_small_sinks(dags: Dags) -> None:
+    dags.home.write_lines("planes", "tailnum,seats", "N1,1", "N2,2")
+    dags.home.declare(HEAD + PLANES)
+    dags.run("reconcile_collections")
+    out = dags.home.folder / "out"
+    dags.home.declare_sink("large", "planes", to={"catalog": "tidemark", "table": "out.planes"}, spark_from_rows=2)
+    dags.home.declare_sink("small", "planes", to={"path": str(out)}, mode="changes")
+
+    first = dags.run("run_sinks")
+    assert set(states(first).values()) == {"success"}
+    assert [first[f"{task}0"][1]["name"] for task in ("run_sink", "show_load")] == ["small", "large"]
+    assert first["show_load0"][1]["details"]["loaded"] == 2
+    rows = dags.home.shards.iceberg.load_table(("out", "planes")).scan().to_arrow().to_pylist()
+    assert sorted((row["tailnum"], row["seats"]) for row in rows) == [("N1", 1), ("N2", 2)]
+
+    again = states(dags.run("run_sinks"))
+    assert (again["run_sink1"], again["load_with_spark"]) == ("success", "skipped"), "only a first load is large"

@@ -215,7 +215,9 @@ def _load(run: _Run) -> None:
     if run.start_spark is not None and is_large(run.target, head):
         from tidemark.sinks.spark_load import load_with_spark  # noqa: PLC0415 - imports pyspark, for few runs
 
-        run.inserted = load_with_spark(run.start_spark(), run.shard, head, run.target, before=run.progress, after=after)
+        run.inserted = load_with_spark(
+            run.start_spark(), run.shard, head, run.target, before=run.progress, after=after, deployment=run.deployment
+        )
     else:
         run.inserted = _load_alone(run, after, head)
     run.details["loaded"] = run.inserted

@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from tidemark.collections.declarations.sink import SinkDeclaration, SinkMode
+from tidemark.collections.deployment import Deployment
+from tidemark.collections.mode import refuse_when_read_only
 from tidemark.errors import TidemarkError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.reading.spark import consolidate, read_snapshot
@@ -35,11 +37,20 @@ _SAMPLE = 5
 
 
 def load_with_spark(
-    spark: SparkSession, shard: Shard, head: ShardHead, target: PartedTarget, *, before: Progress, after: Progress
+    spark: SparkSession,
+    shard: Shard,
+    head: ShardHead,
+    target: PartedTarget,
+    *,
+    before: Progress,
+    after: Progress,
+    deployment: Deployment,
 ) -> int:
     """Write the contents that ``head`` pins, and the progress; return the number of rows. Raises as ``Target.load``.
 
-    Raises ``Refused`` if two rows of a mirror have the same key, or a key has a NULL; nothing was written.
+    Raises:
+        Refused: If two rows of a mirror have the same key, or a key has a NULL; nothing was written.
+        ReadOnly: If the deployment became read-only meanwhile.
     """
     sink = target.sink
     names = [column.name for column in after.columns]
@@ -56,6 +67,7 @@ def load_with_spark(
         fail_point("sink.load-begun")
         parts = _write_parts(rows, load.writer, extent)
         fail_point("sink.parts-written")
+        refuse_when_read_only(deployment, f"run of sink {sink.name!r}")  # hours later, and no switch fences a new table
         return load.commit(parts)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.sinks.targets.driving import OWNER, PLAIN, columns
+from tests.sinks.wide import ALL, FULL
 from tests.support.dying import interrupted_at
 from tidemark.errors import FencedByEpoch, FencedByGeneration, NotPossible, Refused, StaleState
 
@@ -241,21 +242,8 @@ def test_columns_alone_may_change(driven: Driven) -> None:
     assert run.rows() == [{**update(1, "a", 9, 1), "more": None}]
 
 
-ALL = columns(
-    id_1="bigint", name_2="string", truth_3="boolean", small_4="int", single_5="float", double_6="double", day_7="date",
-    at_8="timestamp", local_9="timestamp_ntz", bytes_10="binary", money_11="decimal(38,9)", list_12="array<string>",
-    pair_13="struct<a:int,`b c`:array<double>>", map_14="map<string,bigint>",
-)  # fmt: skip
-
-
 def test_values_of_every_type_arrive(driven: Driven) -> None:
-    full = {
-        "id": -(2**63), "name": "ü\u0000\n'\"\\", "truth": False, "small": -(2**31), "single": 0.5, "double": 1e308,
-        "day": date(1, 1, 1), "at": datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC),
-        "local": datetime(9999, 12, 31, 23),  # noqa: DTZ001 - local time
-        "bytes": b"\x00\xff", "money": Decimal("-12345678901234567890123456789.123456789"), "list": ["", None, "x"],
-        "pair": {"a": None, "b c": [0.5, None]}, "map": [("k", 1), ("l", None)],
-    }  # fmt: skip
+    full = FULL
     run = driven.run()
     run.load([full, dict.fromkeys(full) | {"id": 1}], ALL)
     run.mirror([dict.fromkeys(full) | {"id": 2, "double": nan, "single": float("-inf")}], cols=ALL)

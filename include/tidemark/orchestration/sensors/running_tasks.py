@@ -17,7 +17,7 @@ WORKING: Final[Mapping[str, tuple[str, ...]]] = {  # by DAG: the tasks that a fe
     "ingest_write_buffer": ("ingest", "ingest_with_spark"),
     "maintain_collections": ("maintain",),
     "reconcile_collections": ("reconcile",),
-    "run_sinks": ("run_sink",),
+    "run_sinks": ("run_sink", "load_with_spark"),
 }
 
 

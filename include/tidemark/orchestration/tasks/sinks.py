@@ -1,4 +1,7 @@
-"""The tasks of ``run_sinks``: one mapped task for each sink, which no failure of another one touches."""
+"""The tasks of ``run_sinks``: one mapped task for each sink, which no failure of another one touches.
+
+Sinks whose next run is a large first load are left for a Spark application.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,48 @@ from airflow.sdk import AssetAlias, task
 from tidemark.clock import SystemClock
 from tidemark.entry_points import record
 from tidemark.orchestration.connections import with_source_connections
-from tidemark.orchestration.preflight import load_checked_settings
+from tidemark.orchestration.preflight import check_spark, load_checked_settings
 from tidemark.orchestration.results import results_of, show, sink_asset
-from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failure, ending_task
+from tidemark.orchestration.retry_policy import (
+    LIGHT_RETRIES,
+    LIGHT_RETRY_DELAY,
+    RETRY_POLICY,
+    application_failure,
+    ending_task,
+)
 
 SINKS = AssetAlias("tidemark_sinks")  # which sinks there are is known at run time only
 FACTS = ("outcome", "lower", "upper", "inserted", "retracted", "generation")
+WITH_SPARK = "load_with_spark"
+LARGE = "large"  # an XCom of ``list_sinks``: names
+_LABEL = "{{ task.op_kwargs['result']['name'] }}"
 
 
 @task(retry_policy=RETRY_POLICY)
-def list_sinks(params: Mapping[str, Any] | None = None) -> list[str]:
-    """Check the stores, and return the names of the sinks to run."""
+def list_sinks(params: Mapping[str, Any] | None = None, ti: Any = None) -> list[str]:
+    """Check the stores, and return the names of the sinks to run; the XCom ``LARGE`` has those for Spark."""
     with ending_task():
         settings = load_checked_settings()
         from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 -- not needed to parse a DAG
+        from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+        from tidemark.sinks.large_loads import choose_large_loads  # noqa: PLC0415
         from tidemark.sinks.run import choose_sinks  # noqa: PLC0415
 
-        chosen = choose_sinks(deployment_of(settings), (params or {}).get("sinks") or [])
-    return [applied.name for applied in chosen]
+        names = (params or {}).get("sinks") or []
+        deployment = replace(deployment_of(with_source_connections(settings)), asked_for=frozenset(names))
+        chosen = choose_sinks(deployment, names)
+        large = choose_large_loads(Shards.connect(settings), deployment, chosen, clock=SystemClock())
+    ti.xcom_push(key=LARGE, value=large)
+    return [applied.name for applied in chosen if applied.name not in large]
+
+
+@task.short_circuit(retry_policy=RETRY_POLICY)
+def check_large_loads(names: list[str]) -> list[str]:
+    """Return the names, which are the arguments of ``run_sinks.py``, if an application can run; skip it without any."""
+    with ending_task():
+        if names:
+            check_spark(load_checked_settings())
+    return names
 
 
 # Named after the sink: positions shift when a sink is added, names do not.
@@ -56,7 +83,17 @@ def run_sink(
     if failure := application_failure(done.exit_code, report, may_retry=ti.try_number <= ti.max_tries):
         raise failure
     (result,) = results_of(report)
-    show(result)
+    return _show(result, outlet_events)
+
+
+@task(map_index_template=_LABEL, outlets=[SINKS], retries=LIGHT_RETRIES, retry_delay=LIGHT_RETRY_DELAY)
+def show_load(result: dict[str, Any], outlet_events: Any = None) -> dict[str, Any]:
+    """Show what the Spark application did for one sink; fail if that failed, else emit the asset event of the sink."""
+    return _show(result, outlet_events)
+
+
+def _show(result: dict[str, Any], outlet_events: Any) -> dict[str, Any]:
+    name = show(result)
     if result["outcome"] == "carried":
         outlet_events[SINKS].add(sink_asset(name), extra={fact: result[fact] for fact in FACTS})
     return result

@@ -39,6 +39,7 @@ class TargetTable:
 
     def __init__(self, schema: str, name: str, *, key: Sequence[str], title: str) -> None:
         self.title = title
+        self.place = schema, name
         self._name = sql.Identifier(schema, name)
         self._key = tuple(key)  # empty: no row replaces another
 
@@ -66,9 +67,9 @@ class TargetTable:
         query = sql.SQL("SELECT NOT EXISTS (SELECT FROM {})").format(self._name)
         return bool(connection.execute(query).fetchone() == (True,))
 
-    def create(self, connection: Connection, columns: Sequence[SinkColumn]) -> None:
+    def create(self, connection: Connection, columns: Sequence[SinkColumn], *, with_times: bool) -> None:
         types = [(column.name, postgres_type(column.type)) for column in columns]
-        types += [] if self._key else CHANGE_TYPES.items()
+        types += CHANGE_TYPES.items() if with_times else []
         defined = sql.SQL(", ").join(
             sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(type_)) for name, type_ in types
         )
@@ -97,6 +98,11 @@ class TargetTable:
     def clear(self, connection: Connection) -> None:
         """Delete all rows; readers see them until the commit, which a TRUNCATE would not allow."""
         connection.execute(sql.SQL("DELETE FROM {}").format(self._name))
+
+    def insert(self, connection: Connection, columns: Sequence[str], other: sql.Identifier) -> None:
+        """Insert the rows of another table, which has ``columns``."""
+        listed = self._names(columns)
+        connection.execute(sql.SQL("INSERT INTO {0} ({1}) SELECT {1} FROM {2}").format(self._name, listed, other))
 
     def copy_rows(self, connection: Connection, columns: Sequence[str], batches: Iterable[pa.RecordBatch]) -> int:
         """Copy the batches, which have ``columns``; return the number of rows. A thread makes the next text."""

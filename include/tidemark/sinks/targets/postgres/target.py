@@ -9,7 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from tidemark.collections.declarations.sink import DatabaseTable, SinkDeclaration, SinkMode
-from tidemark.errors import CommitStateUnknown, InputMissing, Refused, SchemaMismatch, StaleState, Unreachable
+from tidemark.errors import (
+    CommitStateUnknown,
+    InputMissing,
+    NotPossible,
+    Refused,
+    SchemaMismatch,
+    StaleState,
+    Unreachable,
+)
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.retry import retrying
@@ -17,8 +25,9 @@ from tidemark.settings import Settings
 from tidemark.sinks import progress as rules
 from tidemark.sinks.columns import evolve
 from tidemark.sinks.progress import Owner, Progress, SinkColumn
-from tidemark.sinks.target import Target
+from tidemark.sinks.target import Extent, PartedTarget
 from tidemark.sinks.targets.batches import in_time
+from tidemark.sinks.targets.files.columns import file_schema
 from tidemark.sinks.targets.postgres.columns import check_fit, check_names, holds
 from tidemark.sinks.targets.postgres.connection import (
     BEGIN,
@@ -29,6 +38,7 @@ from tidemark.sinks.targets.postgres.connection import (
     translated,
 )
 from tidemark.sinks.targets.postgres.frozen_copies import end_sessions, list_waiting
+from tidemark.sinks.targets.postgres.parts import LoadingTable, PostgresLoad, PostgresPartWriter, list_loading_tables
 from tidemark.sinks.targets.postgres.progress import ProgressTable
 from tidemark.sinks.targets.postgres.table import Connection, TargetTable
 
@@ -42,8 +52,8 @@ _FROZEN_WAITS = 3  # of 20 s each, for a lock: then a run that sent nothing mean
 _QUESTIONS = 5  # about the outcome of a commit, to a server that may be starting again
 
 
-class PostgresTarget(Target):
-    """Implements ``Target``."""
+class PostgresTarget(PartedTarget):
+    """Implements ``PartedTarget``."""
 
     def __init__(self, sink: SinkDeclaration, place: DatabaseTable, options: dict[str, Any]) -> None:
         super().__init__(sink)
@@ -116,13 +126,14 @@ class PostgresTarget(Target):
                 where=self.title,
             )
             self._progress.write(connection, claimed)
+        self._drop_loading_tables(below=claimed.epoch)
         return claimed
 
     def load(self, before: Progress, after: Progress, rows: Iterator[pa.RecordBatch]) -> int:
         with self._writing(before, after) as connection:
             actual = self._table.read_columns(connection)
             if actual is None:
-                self._table.create(connection, after.columns)
+                self._table.create(connection, after.columns, with_times=not self._is_mirror)
             else:
                 self._check_table(connection, after.columns, actual)
                 self._table.clear(connection)
@@ -131,6 +142,51 @@ class PostgresTarget(Target):
                 self._table.add_key(connection)
             self._progress.write(connection, after)
         return loaded
+
+    def begin_load(self, before: Progress, after: Progress, extent: Extent) -> PostgresLoad:  # noqa: ARG002 - any extent
+        schema, name = self._table.place
+        with_times = not self._is_mirror
+        loading = LoadingTable(schema, name, before.epoch, self.title)
+        with self._claimed(before, after=None) as connection:
+            if (actual := self._table.read_columns(connection)) is not None:
+                self._check_table(connection, after.columns, actual)
+            loading.drop(connection)
+            loading.create(connection, after.columns, with_times=with_times)
+        self.close()  # the parts may take an hour, in which a connection without traffic is lost
+
+        def commit() -> None:
+            with self._writing(before, after) as connection:
+                self._take_over(connection, loading, after)
+                self._progress.write(connection, after)
+
+        arrow = file_schema(after.columns, with_times=with_times)
+        writer = PostgresPartWriter(self._options, self.sink.name, loading, arrow)
+        return PostgresLoad(writer, commit=commit, discard=lambda: self._drop_loading_tables(below=before.epoch + 1))
+
+    def _take_over(self, connection: Connection, loading: LoadingTable, after: Progress) -> None:
+        """Let the target have the rows of the loading table, which becomes the target where there is none."""
+        actual = self._table.read_columns(connection)
+        if actual is None:
+            loading.rename(connection)
+            self._table.add_key(connection)
+        else:
+            self._check_table(connection, after.columns, actual)
+            self._table.clear(connection)
+            self._table.insert(connection, self._names(after), loading.rows)
+        loading.drop(connection)
+
+    def _drop_loading_tables(self, *, below: int) -> None:
+        """Remove what loads of epochs ``below`` left; what a process still copies into waits for a later run."""
+        schema, name = self._table.place
+        with translated(self.title):
+            for loading in list_loading_tables(self._connected, schema, name, title=self.title):
+                if loading.epoch < below:
+                    try:
+                        with translated(self.title), self._transaction(after=None) as connection:
+                            connection.execute("SET LOCAL lock_timeout = '2s'")
+                            loading.drop(connection)
+                    except (StaleState, NotPossible) as error:
+                        log.warning("a later run removes %s: %s", loading.name, error)
 
     def mirror(self, before: Progress, after: Progress, deletes: pa.Table, upserts: pa.Table) -> None:
         with self._writing(before, after) as connection:
@@ -150,6 +206,8 @@ class PostgresTarget(Target):
             found = self._progress.read(connection, title=self.title, locks=True)
             if found is not None and found.owner == owner:
                 self._progress.delete(connection)
+        if found is not None and found.owner == owner:
+            self._drop_loading_tables(below=found.epoch + 1)
 
     def _evolve(self, connection: Connection, before: Progress, after: Progress) -> tuple[SinkColumn, ...]:
         """Give the table the columns of the rows; return those that it has besides."""
@@ -179,10 +237,16 @@ class PostgresTarget(Target):
         )
 
     @contextmanager
-    def _writing(self, before: Progress, after: Progress) -> Iterator[Connection]:
+    def _claimed(self, before: Progress, *, after: Progress | None) -> Iterator[Connection]:
+        """Yield the connection in a transaction in which no other run may claim the target; as ``_transaction``."""
         with translated(self.title), self._transaction(after=after) as connection:
             present = self._progress.read(connection, title=self.title, locks=True)
             rules.check_epoch(present, before, where=self.title)
+            yield connection
+
+    @contextmanager
+    def _writing(self, before: Progress, after: Progress) -> Iterator[Connection]:
+        with self._claimed(before, after=after) as connection:
             yield connection
             fail_point("sink.postgres-written")
         fail_point("sink.postgres-committed")
