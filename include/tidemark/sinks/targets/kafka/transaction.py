@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tidemark.errors import CommitStateUnknown, ConfigurationInvalid, FencedByEpoch
 from tidemark.fail_points import fail_point
-from tidemark.sinks.targets.kafka.messages import SinkMessage
+from tidemark.sinks.targets.kafka.messages import SinkMessages
 from tidemark.write_buffer.formats.entry import Headers
 from tidemark.write_buffer.kafka.topic import FENCED, KafkaTopic, failure
 
@@ -91,20 +91,21 @@ class TransactionalProducer:
         self._commit()
         fail_point("sink.kafka-committed")
 
-    def send(self, topic: str, messages: Iterable[SinkMessage], *, headers: Headers = ()) -> None:
+    def send(self, topic: str, messages: SinkMessages, *, headers: Headers = ()) -> None:
         """Send messages in the transaction that is open. Raises as ``transaction``."""
         produce = self._producer.produce
         pairs: list[tuple[str, str | bytes | None]] = [*headers]
-        for partition, key, value in messages:
+        for partition, key, value in zip(*messages, strict=True):
             while True:
                 try:
-                    produce(topic, value=value, key=key, partition=partition, headers=pairs)
+                    produce(topic, value, key, partition, headers=pairs)
                 except BufferError:  # the queue of the client is full
                     self._producer.poll(_POLL_S)
                 except KafkaException as error:
                     raise self._error(error.args[0]) from error
                 else:
                     break
+        self._producer.poll(0)  # lets go of the messages that have arrived
 
     def _commit(self) -> None:
         until = time.monotonic() + _COMMIT_S
