@@ -47,6 +47,7 @@ offsets.topic.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 transaction.state.log.num.partitions=1
+transaction.abort.timed.out.transaction.cleanup.interval.ms=500
 auto.create.topics.enable=true
 log.retention.ms=-1
 log.retention.check.interval.ms=500
@@ -58,7 +59,7 @@ class KafkaBroker:
     """A broker whose data is in ``folder``; it can be stopped or killed, and started again on the same port.
 
     Topics are created when somebody asks for them, as many clusters do, so that a client which must not cause that is
-    seen not to. Nothing expires unless a topic says so: then within a second.
+    seen not to. Nothing expires unless a topic, or the timeout of a transaction, says so: then within a second.
     """
 
     def __init__(self, folder: Path, jars: Path) -> None:

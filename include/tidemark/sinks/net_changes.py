@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.errors import Refused
 from tidemark.iceberg.files.arrow_values import to_rows
-from tidemark.iceberg.reading.arrow import comparable, consolidate_arrow
+from tidemark.iceberg.reading.arrow import consolidate_arrow, grouping_keys
 from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.report import plain
 
@@ -79,8 +80,8 @@ def same_key(keys: pa.Table, count: int, key: Sequence[str], *, where: str) -> R
 
 
 def _group(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    keys = {f"k{number}": comparable(rows.column(name)) for number, name in enumerate(key)}
+    keys = grouping_keys(rows, key)
     came = pc.if_else(pc.greater(rows.column(DIFF), 0), rows.column(DIFF), pa.scalar(0, pa.int64()))
-    numbers = pa.array(range(rows.num_rows), pa.int64())
+    numbers = pa.array(np.arange(rows.num_rows))
     grouped = pa.table({**keys, _PLUS: came, _ROW: numbers}).group_by(list(keys))
     return grouped.aggregate([(_PLUS, "sum"), (_ROW, "min")])

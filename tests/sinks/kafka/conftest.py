@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.sinks.changes import change
 
@@ -65,6 +65,16 @@ class Topic:
                     ended.add(message.partition())
         consumer.close()
         return found
+
+    def has_nothing_open(self) -> bool:
+        """Tell whether who reads what is committed comes to the ends of all partitions."""
+        partitions = self.admin.list_topics(self.name, timeout=10).topics[self.name].partitions
+        latest = {TopicPartition(self.name, partition): OffsetSpec.latest() for partition in partitions}
+        committed, all_ = (
+            self.admin.list_offsets(latest, isolation_level=level)
+            for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
+        )
+        return all(committed[each].result().offset == all_[each].result().offset for each in latest)
 
     def contents(self) -> list[tuple[Any, ...]]:
         """Return the values of the last message of each key, as a compacted topic keeps them."""

@@ -11,6 +11,7 @@ import pytest
 from tests.sinks.changes import change
 from tests.support.crash import real_first, run_command, start_command
 from tests.support.dying import interrupted_at
+from tests.support.leases import wait_for
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.report import Outcome
@@ -68,17 +69,29 @@ def test_twenty_kills_lose_and_double_nothing(sinking: Home, topic: Topic) -> No
     check_log(sinking, topic)
 
 
-def test_the_later_of_two_runs_fences_the_earlier_one(sinking: Home, topic: Topic) -> None:
+@pytest.mark.parametrize("point", ["sink.held", "sink.kafka-sent:2"])  # before the rows are sent, and after
+def test_the_later_of_two_runs_fences_the_earlier_one(sinking: Home, topic: Topic, point: str) -> None:
     sinking.declare_sink(to={"buffer": topic.uri}, mode="changes")
-    sinking.run_sink()
-    change(sinking, put={1: "B"})
     outcomes = list[Outcome]()
-    with interrupted_at("sink.kafka-sent:2", lambda: outcomes.append(sinking.run_sink().outcome)):
+    with interrupted_at(point, lambda: outcomes.append(sinking.run_sink().outcome)):
         report = sinking.run_sink()
     assert outcomes == [Outcome.CARRIED]
     assert (report.error.kind, report.error.exit_code) == ("FencedByEpoch", ExitCode.FENCED)
     check_log(sinking, topic)
     assert sinking.run_sink().outcome is Outcome.UNCHANGED
+
+
+def test_a_transaction_that_takes_too_long_is_told_and_leaves_nothing_open(sinking: Home, topic: Topic) -> None:
+    limits = "&producer.transaction.timeout.ms=3000&producer.message.timeout.ms=3000"
+    sinking.declare_sink(to={"buffer": topic.uri + limits}, mode="changes")
+    with interrupted_at("sink.kafka-sent:2", lambda: wait_for(topic.has_nothing_open)):
+        report = sinking.run_sink()
+    assert (report.error.kind, report.error.exit_code) == ("ConfigurationInvalid", ExitCode.CONFIGURATION)
+    assert "took longer than 3 s" in report.error.message
+    assert "`transaction.max.timeout.ms`" in report.error.hint
+    assert topic.messages() == []
+    assert sinking.run_sink().inserted == 3
+    check_log(sinking, topic)
 
 
 def test_three_at_once_carry_each_update_once(sinking: Home, topic: Topic) -> None:

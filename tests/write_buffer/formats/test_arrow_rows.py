@@ -13,26 +13,43 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemark.write_buffer.formats.arrow_rows import encode_values, join_objects, json_columns
+from tidemark.write_buffer.formats.arrow_rows import join_objects, json_columns, json_texts
 
-VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
-NESTED = st.none() | st.lists(VALUES) | st.dictionaries(st.text(), VALUES)
+KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    (pa.bool_(), st.booleans()),
+    (pa.float64(), st.floats()),
+    (pa.string(), st.text()),
+    (pa.large_string(), st.text("aü€\N{GRINNING FACE}")),
+    (pa.timestamp("us", "UTC"), st.datetimes(timezones=st.just(UTC))),
+    (pa.date32(), st.dates()),
+    (pa.list_(pa.string()), st.lists(st.none() | st.text())),
+    (pa.decimal128(5, 2), st.decimals(-9, 9, places=2)),
+    (pa.binary(), st.binary()),
+]
 
 
 def line_of(row: dict[str, Any]) -> str:
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-@given(st.lists(VALUES) | st.lists(NESTED))
-def test_values_are_encoded_as_one_by_one(values: list[Any]) -> None:
-    assert encode_values(values) == [line_of(value) for value in values]
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    """Return columns of some kinds, with NULLs, under any names."""
+    kinds = draw(st.lists(st.sampled_from(KINDS), min_size=1, max_size=4))
+    names = draw(st.lists(st.text(), min_size=len(kinds), max_size=len(kinds), unique=True))
+    count = draw(st.integers(0, 4))
+    columns = [
+        pa.array(draw(st.lists(st.none() | values, min_size=count, max_size=count)), type_) for type_, values in kinds
+    ]
+    return pa.table(columns, names=names)
 
 
-@given(st.lists(st.tuples(VALUES, VALUES, NESTED)), st.lists(st.text(), min_size=3, max_size=3, unique=True))
-def test_rows_are_joined_as_python_writes_them(rows: list[tuple[Any, ...]], names: list[str]) -> None:
-    columns = zip(*rows, strict=True) if rows else ((), (), ())
-    texts = {name: encode_values(values) for name, values in zip(names, columns, strict=True)}
-    assert join_objects(texts) == [line_of(dict(zip(names, row, strict=True))) for row in rows]
+@given(tables())
+def test_rows_are_written_as_by_python(rows: pa.Table) -> None:
+    values = json_columns(rows)
+    expected = [line_of(dict(zip(values, row, strict=True))) for row in zip(*values.values(), strict=True)]
+    assert join_objects(json_texts(rows)).to_pylist() == expected
 
 
 def test_values_that_json_lacks_are_texts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
@@ -21,6 +22,7 @@ from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.time_travel import check_changes, check_open, pin_contents
 
 _ROW = "_row"
+_TEXT_BYTES = 2**31  # more than an array of texts holds
 
 
 def read_arrow(
@@ -143,12 +145,24 @@ def _undo(head: ShardHead, snapshot: Snapshot, columns: Sequence[str], *, above:
 
 def _sum_by(rows: pa.Table, columns: Sequence[str], values: dict[str, pa.ChunkedArray], how: str) -> pa.Table:
     """Aggregate ``values`` over equal rows: one row per group with ``_row``, the first of its rows, in that order."""
-    keys = {f"k{number}": comparable(rows.column(name)) for number, name in enumerate(columns)}
-    numbered = {_ROW: pa.array(range(rows.num_rows), pa.int64())}
+    keys = grouping_keys(rows, columns)
+    numbered = {_ROW: pa.array(np.arange(rows.num_rows))}
     grouped = pa.table({**keys, **values, **numbered}).group_by(list(keys))
     totals = grouped.aggregate([*((name, how) for name in values), (_ROW, "min")])
     named = {name: totals.column(f"{name}_{how}") for name in values}
     return pa.table({**named, _ROW: totals.column(f"{_ROW}_min")}).sort_by(_ROW)
+
+
+def grouping_keys(rows: pa.Table, columns: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+    """Return ``columns`` under names of their own, as Arrow groups by them best."""
+    keys = {f"k{number}": comparable(rows.column(name)) for number, name in enumerate(columns)}
+    return {name: _narrow(column) for name, column in keys.items()}
+
+
+def _narrow(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return large texts as texts where 2 GiB hold all of them: Arrow groups by these several times faster."""
+    narrower = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}.get(column.type)
+    return column if narrower is None or column.nbytes >= _TEXT_BYTES else column.cast(narrower)
 
 
 def comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.iceberg.files.arrow_values import lies_beyond, to_values
 
+_Made = TypeVar("_Made")
+_TEXT = pa.large_string()  # so that no piece has too many bytes
 _QUICK_TIMES = {pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")}
 
 
@@ -23,31 +25,59 @@ def json_columns(rows: pa.Table) -> dict[str, list[Any]]:
 
     Raises ``ValueError``, which names the column, if there is a value that no JSON row can hold.
     """
-    columns: dict[str, list[Any]] = {}
-    for column in rows.schema:
-        try:
-            values = _json_values(rows.column(column.name))
-        except ValueError as error:
-            text = f"column {column.name!r} has a value that no row in a buffer can hold: {error}"
-            raise ValueError(text) from error
-        columns[column.name] = values
-    return columns
+    return {name: _of_column(name, rows.column(name), _json_values) for name in rows.column_names}
 
 
-def encode_values(values: Sequence[Any], *, ascii_only: bool = False) -> list[str]:
+def json_texts(rows: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """Return the JSON text of each value, by column; "null" for NULL. Raises as ``json_columns``."""
+    return {name: _of_column(name, rows.column(name), _json_texts) for name in rows.column_names}
+
+
+def join_objects(texts: Mapping[str, pa.ChunkedArray]) -> pa.ChunkedArray:
+    """Return one JSON object per row, from the JSON texts of the values by column."""
+    parts: list[str | pa.ChunkedArray] = []
+    for name, column in texts.items():
+        parts += [f"{',' if parts else '{'}{json.dumps(name, ensure_ascii=False)}:", column]
+    return _join(*parts, "}")
+
+
+def _of_column(name: str, column: pa.ChunkedArray, make: Callable[[pa.ChunkedArray], _Made]) -> _Made:
+    try:
+        return make(column)
+    except ValueError as error:
+        raise ValueError(f"column {name!r} has a value that no row in a buffer can hold: {error}") from error
+
+
+def _json_texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return what Python's encoder makes of each value, by Arrow where both write the same."""
+    if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type):
+        texts = column.cast(_TEXT)
+    elif _is_text(column.type) and not _has_escapes(column):
+        texts = _join('"', column.cast(_TEXT), '"')
+    elif (times := _time_texts(column)) is not None:
+        texts = _join('"', times, '"')
+    else:
+        texts = pa.chunked_array([pa.array(_encode_values(_json_values(column)), _TEXT)])
+    return texts.fill_null("null")
+
+
+def _join(*parts: str | pa.ChunkedArray) -> pa.ChunkedArray:
+    columns = [pa.scalar(part, _TEXT) if isinstance(part, str) else part for part in parts]
+    return pc.binary_join_element_wise(*columns, pa.scalar("", _TEXT))
+
+
+def _has_escapes(texts: pa.ChunkedArray) -> bool:
+    """Tell whether JSON writes a character of ``texts`` in another way."""
+    return pc.any(pc.match_substring_regex(texts, r'["\\\x00-\x1f]')).as_py() is True
+
+
+def _encode_values(values: Sequence[Any]) -> list[str]:
     """Return the JSON text of each value of a column."""
     if isinstance(next((value for value in values if value is not None), None), list | dict):
-        return [json.dumps(value, ensure_ascii=ascii_only, separators=(",", ":"), allow_nan=False) for value in values]
+        return [json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False) for value in values]
     # All at once, which is many times faster: no JSON text of a value has a line end.
-    text = json.dumps(values, ensure_ascii=ascii_only, separators=("\n", ":"), allow_nan=False)[1:-1]
+    text = json.dumps(values, ensure_ascii=False, separators=("\n", ":"), allow_nan=False)[1:-1]
     return text.split("\n") if text else []
-
-
-def join_objects(texts: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return one JSON object per row, from the JSON texts of the values by column."""
-    members = (json.dumps(name, ensure_ascii=False).replace("%", "%%") for name in texts)
-    template = f"{{{','.join(f'{member}:%s' for member in members)}}}"
-    return [template % row for row in zip(*texts.values(), strict=True)]
 
 
 def _json_values(column: pa.ChunkedArray) -> list[Any]:
@@ -62,19 +92,23 @@ def _is_plain(column: pa.ChunkedArray) -> bool:
     """Tell whether JSON has every value of the column as it is."""
     if pa.types.is_floating(column.type):
         return pc.all(pc.is_finite(column)).as_py() is not False
-    kinds = (pa.types.is_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_large_string)
-    return any(is_kind(column.type) for is_kind in kinds)
+    return pa.types.is_integer(column.type) or pa.types.is_boolean(column.type) or _is_text(column.type)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return type_ in {pa.string(), pa.large_string()}
 
 
 def _time_texts(column: pa.ChunkedArray) -> pa.ChunkedArray | None:
     """Return what ``_time_text`` makes of each value, by Arrow; None for another type, or a year beyond Python's."""
     if column.type not in _QUICK_TIMES or lies_beyond(column):
         return None
-    texts = column.cast(pa.string())
     if pa.types.is_date(column.type):
-        return texts
-    texts = pc.replace_substring(texts, " ", "T", max_replacements=1)
-    return pc.replace_substring_regex(texts, r"\.000000(Z?)$", r"\1")
+        return column.cast(_TEXT)
+    # Without the zone, with which Arrow takes 20 times longer.
+    texts = pc.replace_substring(column.cast(pa.timestamp("us")).cast(_TEXT), " ", "T", max_replacements=1)
+    texts = pc.replace_substring_regex(texts, r"\.000000$", "")
+    return texts if column.type.tz is None else _join(texts, "Z")
 
 
 def _plain(value: Any, type_: pa.DataType) -> Any:

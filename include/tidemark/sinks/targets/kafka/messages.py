@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidemark.errors import Refused
 from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.write_buffer.errors import EntryTooLarge
-from tidemark.write_buffer.formats.arrow_rows import encode_values, join_objects, json_columns
+from tidemark.write_buffer.formats.arrow_rows import join_objects, json_columns, json_texts
 from tidemark.write_buffer.formats.json_rows import TABLE_MEMBER
 from tidemark.write_buffer.kafka.topic import LIMIT_NAME
 from tidemark.write_buffer.partitioner import hash_keys
 
+_Made = TypeVar("_Made")
 _HEADER_BYTES = 256  # more than content type and table take
 
 
-class SinkMessage(NamedTuple):
-    """A message to a partition; without a value it deletes its key."""
+class SinkMessages(NamedTuple):
+    """Messages in their order, as columns; one without a value deletes its key."""
 
-    partition: int
-    key: bytes | None
-    value: bytes | None
+    partitions: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+
+    @classmethod
+    def of_deletes(cls, places: Collection[tuple[int, bytes]]) -> Self:
+        """Return a message without a value per partition and key."""
+        return cls([partition for partition, _ in places], [key for _, key in places], [None] * len(places))
 
 
 class MessageMaker:
@@ -32,11 +39,11 @@ class MessageMaker:
     def __init__(
         self, table: str, key: Sequence[str], partitions: Iterable[int], *, title: str, limit_bytes: int
     ) -> None:
-        self._table, self._key, self._title = table, tuple(key), title
+        self._table, self._key, self._title = table, list(key), title
         self._partitions = sorted(partitions)
         self._limit_bytes = limit_bytes - _HEADER_BYTES - len(table.encode())
 
-    def of_rows(self, rows: pa.RecordBatch) -> Iterator[SinkMessage]:
+    def of_rows(self, rows: pa.RecordBatch) -> SinkMessages:
         """Return a message per row, in their order; all columns are members of the value.
 
         Rows without a key go by their own values, so that what became of equal rows has an order, too.
@@ -47,39 +54,42 @@ class MessageMaker:
         """
         if TABLE_MEMBER in rows.schema.names:
             raise Refused(f"a row in a topic has no column {TABLE_MEMBER!r}: it names the table", hint="rename it")
-        values = self._values_of(rows)
-        texts = {name: encode_values(column) for name, column in values.items()}
+        texts = self._ask(json_texts, rows)
+        keys = join_objects({name: texts[name] for name in self._key}) if self._key else None
         bodies = join_objects(texts)
-        keys: Sequence[str] | None = join_objects({name: texts[name] for name in self._key}) if self._key else None
+        self._check_sizes(bodies, keys)
         if len(self._partitions) == 1:
-            places = [self._partitions[0]] * len(bodies)
+            places = self._partitions * rows.num_rows
         elif self._key:
-            places = self._choose([values[name] for name in self._key])
+            places = self._choose(self._ask(json_columns, rows.select(self._key)).values())
         else:
-            places = self._choose([join_objects({name: texts[name] for name in texts if name not in {TIME, DIFF}})])
-        encoded = [body.encode() for body in bodies]
-        encoded_keys = [None] * len(bodies) if keys is None else [key.encode() for key in keys]
-        self._check_sizes(encoded, encoded_keys)
-        return map(SinkMessage, places, encoded_keys, encoded)
+            values = join_objects({name: texts[name] for name in texts if name not in {TIME, DIFF}})
+            places = self._choose([values.to_pylist()])
+        return SinkMessages(places, [None] * rows.num_rows if keys is None else _encoded(keys), _encoded(bodies))
 
-    def of_deletes(self, keys: pa.RecordBatch) -> Iterator[SinkMessage]:
+    def of_deletes(self, keys: pa.RecordBatch) -> SinkMessages:
         """Return a message without a value per key. Raises as ``of_rows``."""
-        values = {name: column for name, column in self._values_of(keys).items() if name in self._key}
-        texts = join_objects({name: encode_values(values[name]) for name in self._key})
-        places = self._choose([values[name] for name in self._key])
-        return (SinkMessage(place, text.encode(), None) for place, text in zip(places, texts, strict=True))
+        chosen = keys.select(self._key)
+        texts = _encoded(join_objects(self._ask(json_texts, chosen)))
+        return SinkMessages(self._choose(self._ask(json_columns, chosen).values()), texts, [None] * len(texts))
 
-    def _values_of(self, rows: pa.RecordBatch) -> dict[str, list[object]]:
+    def _ask(self, make: Callable[[pa.Table], _Made], rows: pa.RecordBatch) -> _Made:
         try:
-            return json_columns(pa.Table.from_batches([rows]))
+            return make(pa.Table.from_batches([rows]))
         except ValueError as error:
             raise Refused(f"{self._title}: {error}", hint="repair the value, or leave the column out") from error
 
-    def _choose(self, columns: Sequence[Sequence[object]]) -> list[int]:
+    def _choose(self, columns: Iterable[Sequence[Any]]) -> list[int]:
         count = len(self._partitions)
-        return [self._partitions[hash_ % count] for hash_ in hash_keys(self._table, columns)]  # type: ignore[arg-type]  # refused there
+        return [self._partitions[hash_ % count] for hash_ in hash_keys(self._table, [*columns])]
 
-    def _check_sizes(self, bodies: Sequence[bytes], keys: Sequence[bytes | None]) -> None:
-        largest = max((len(body) + len(key or b"") for body, key in zip(bodies, keys, strict=True)), default=0)
+    def _check_sizes(self, bodies: pa.ChunkedArray, keys: pa.ChunkedArray | None) -> None:
+        sizes = pc.binary_length(bodies) if keys is None else pc.add(pc.binary_length(bodies), pc.binary_length(keys))
+        largest = pc.max(sizes).as_py() or 0
         if largest > self._limit_bytes:
             raise EntryTooLarge(largest, self._limit_bytes, buffer=self._title, limit_name=LIMIT_NAME)
+
+
+def _encoded(texts: pa.ChunkedArray) -> list[bytes]:
+    values: list[bytes] = texts.cast(pa.large_binary()).to_pylist()
+    return values

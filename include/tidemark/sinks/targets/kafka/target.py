@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -15,7 +15,7 @@ from tidemark.settings import Settings
 from tidemark.sinks import progress as rules
 from tidemark.sinks.progress import Owner, Progress, SinkColumn
 from tidemark.sinks.target import Target
-from tidemark.sinks.targets.kafka.messages import MessageMaker, SinkMessage
+from tidemark.sinks.targets.kafka.messages import MessageMaker, SinkMessages
 from tidemark.sinks.targets.kafka.progress_log import ProgressLog, StoredProgress
 from tidemark.sinks.targets.kafka.transaction import TransactionalProducer
 from tidemark.write_buffer.address import find_connection
@@ -100,7 +100,7 @@ class KafkaTarget(Target):
         with self._writing(after):
             if self._is_mirror and self.sink.to.replaces:
                 # Before all rows: another spelling of a key in JSON may be the key of one of them.
-                self._send(SinkMessage(partition, key, None) for partition, key in self._stored_keys())
+                self._send(SinkMessages.of_deletes(self._stored_keys()))
             for batch in rows:
                 self._send(self._messages.of_rows(batch))
                 count += batch.num_rows
@@ -173,11 +173,11 @@ class KafkaTarget(Target):
             stored = StoredProgress(after, self._state.identity, self._partitions)
             self._send_progress(after.owner.sink, stored.to_bytes())
 
-    def _send(self, messages: Iterable[SinkMessage]) -> None:
+    def _send(self, messages: SinkMessages) -> None:
         self._claimed_producer.send(self._topic.connection.topic, messages, headers=self._headers)
 
     def _send_progress(self, sink: str, value: bytes | None) -> None:
-        self._claimed_producer.send(self._progress.name, [SinkMessage(0, sink.encode(), value)])
+        self._claimed_producer.send(self._progress.name, SinkMessages([0], [sink.encode()], [value]))
 
     @property
     def _claimed_producer(self) -> TransactionalProducer:
@@ -218,14 +218,15 @@ class KafkaTarget(Target):
                 earliest, end = reader.fetch_bounds(partition)
                 yield from iterate_range(reader, partition, earliest, end)
 
-    def _stored_keys(self) -> set[tuple[int, bytes | None]]:
+    def _stored_keys(self) -> set[tuple[int, bytes]]:
         """Return the keys with a value in the topic, each with its partition."""
-        kept: set[tuple[int, bytes | None]] = set()
+        kept: set[tuple[int, bytes]] = set()
         for delivered in self._stored():
             for each in delivered:
                 partition = each.sequence.sequencer_id
                 if not isinstance(each, BadMessage):
-                    kept.add((partition, each.key))
-                elif each.message.payload is None:
+                    if each.key is not None:
+                        kept.add((partition, each.key))
+                elif each.message.payload is None and each.message.key is not None:
                     kept.discard((partition, each.message.key))
-        return {place for place in kept if place[1] is not None}
+        return kept

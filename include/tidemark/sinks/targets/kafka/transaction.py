@@ -6,15 +6,16 @@ A producer that begins under a transactional id fences every older one under the
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from tidemark.errors import CommitStateUnknown, ConfigurationInvalid, FencedByEpoch
 from tidemark.fail_points import fail_point
-from tidemark.sinks.targets.kafka.messages import SinkMessage
+from tidemark.sinks.targets.kafka.messages import SinkMessages
 from tidemark.write_buffer.formats.entry import Headers
 from tidemark.write_buffer.kafka.topic import FENCED, KafkaTopic, failure
 
@@ -25,15 +26,20 @@ _POLL_S = 0.02
 _BEGIN_S, _COMMIT_S, _ABORT_S = 20.0, 60.0, 5.0
 _LONGEST_MS = 15 * 60_000  # the broker's own limit of a transaction, unless it has another one
 _BATCH_BYTES = 1_000_000
+_LIMIT = "transaction.timeout.ms"
 _TUNABLE = {
     "compression.type": "snappy",
     "message.timeout.ms": "30000",
     "queue.buffering.max.messages": "500000",
     "queue.buffering.max.kbytes": "262144",
-    "transaction.timeout.ms": str(_LONGEST_MS),
+    _LIMIT: str(_LONGEST_MS),
     "message.max.bytes": "1000000000",  # the topic's own limit is looked at before
 }
-_REFUSED = {KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, KafkaError.INVALID_TRANSACTION_TIMEOUT}
+_ALLOW_MORE = f"raise `transaction.max.timeout.ms` of the brokers, and then `?producer.{_LIMIT}=…` in the address"
+_REFUSED = {
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "allow the login this id",
+    KafkaError.INVALID_TRANSACTION_TIMEOUT: _ALLOW_MORE,
+}
 
 
 class TransactionalProducer:
@@ -46,21 +52,22 @@ class TransactionalProducer:
 
     def __init__(self, topic: KafkaTopic, transactional_id: str, *, limit_bytes: int = _BATCH_BYTES) -> None:
         self._title, self._id = topic.name, transactional_id
+        configuration = {
+            **_TUNABLE,
+            **topic.client_configuration(),
+            **topic.connection.producer,
+            "batch.size": str(min(limit_bytes, _BATCH_BYTES)),
+            "transactional.id": transactional_id,
+            "enable.idempotence": "true",
+            "acks": "all",
+            "delivery.report.only.error": True,
+        }
         try:
-            self._producer = Producer(
-                {
-                    **_TUNABLE,
-                    **topic.client_configuration(),
-                    **topic.connection.producer,
-                    "batch.size": str(min(limit_bytes, _BATCH_BYTES)),
-                    "transactional.id": transactional_id,
-                    "enable.idempotence": "true",
-                    "acks": "all",
-                    "delivery.report.only.error": True,
-                }
-            )
+            self._producer = Producer(configuration)
         except KafkaException as error:
             raise failure(error.args[0], self._title) from error
+        self._limit_s = int(configuration[_LIMIT]) / 1000
+        self._began_s = math.inf
 
     def begin(self) -> None:
         """Fence every older producer under the id, once its last transaction is committed or aborted.
@@ -77,9 +84,11 @@ class TransactionalProducer:
 
         Raises:
             FencedByEpoch: If another producer has begun under the id.
+            ConfigurationInvalid: If the block took longer than the brokers allow.
             Unreachable: If the broker did not take the messages; they will be aborted.
             CommitStateUnknown: If the broker went away during the commit.
         """
+        self._began_s = time.monotonic()
         self._ask(self._producer.begin_transaction)
         try:
             yield
@@ -91,20 +100,22 @@ class TransactionalProducer:
         self._commit()
         fail_point("sink.kafka-committed")
 
-    def send(self, topic: str, messages: Iterable[SinkMessage], *, headers: Headers = ()) -> None:
+    def send(self, topic: str, messages: SinkMessages, *, headers: Headers = ()) -> None:
         """Send messages in the transaction that is open. Raises as ``transaction``."""
-        produce = self._producer.produce
         pairs: list[tuple[str, str | bytes | None]] = [*headers]
-        for partition, key, value in messages:
+        self._ask(lambda: self._produce(topic, messages, pairs))
+
+    def _produce(self, topic: str, messages: SinkMessages, headers: list[tuple[str, str | bytes | None]]) -> None:
+        produce, poll = self._producer.produce, self._producer.poll
+        for partition, key, value in zip(*messages, strict=True):
             while True:
                 try:
-                    produce(topic, value=value, key=key, partition=partition, headers=pairs)
+                    produce(topic, value, key, partition, headers=headers)
                 except BufferError:  # the queue of the client is full
-                    self._producer.poll(_POLL_S)
-                except KafkaException as error:
-                    raise self._error(error.args[0]) from error
+                    poll(_POLL_S)
                 else:
                     break
+        poll(0)  # lets go of the messages that have arrived
 
     def _commit(self) -> None:
         until = time.monotonic() + _COMMIT_S
@@ -138,16 +149,25 @@ class TransactionalProducer:
             question()
         except KafkaException as error:
             raise self._error(error.args[0]) from error
+        except SystemError as error:  # so if librdkafka calls the log, too, before Python has seen the other error
+            if not isinstance(error.__cause__, KafkaException):
+                raise
+            raise self._error(error.__cause__.args[0]) from error
 
     def _error(self, error: KafkaError) -> Exception:
+        if error.code() in FENCED and time.monotonic() - self._began_s > self._limit_s:
+            return ConfigurationInvalid(
+                f"the transaction took longer than {self._limit_s:g} s, and so nothing is in {self._title}",
+                hint=_ALLOW_MORE,
+            )
         if error.code() in FENCED:
             return FencedByEpoch(
-                f"another run has taken {self._title} over, or a transaction took too long: {error.str()}",
+                f"another run has taken {self._title} over: {error.str()}",
                 hint="start over: the next run asks the topic how far it came",
             )
         if error.code() in _REFUSED:
             return ConfigurationInvalid(
                 f"{self._title} allows no transaction under the id {self._id!r}: {error.str()}",
-                hint="allow the login this id, or add `?producer.transaction.timeout.ms=…` to the address",
+                hint=_REFUSED[error.code()],
             )
         return failure(error, self._title)
