@@ -55,7 +55,7 @@ class MessageMaker:
         if TABLE_MEMBER in rows.schema.names:
             raise Refused(f"a row in a topic has no column {TABLE_MEMBER!r}: it names the table", hint="rename it")
         texts = self._ask(json_texts, rows)
-        keys = join_objects({name: texts[name] for name in self._key}) if self._key else None
+        keys = self._join_keys(rows) if self._key else None
         bodies = join_objects(texts)
         self._check_sizes(bodies, keys)
         if len(self._partitions) == 1:
@@ -69,9 +69,14 @@ class MessageMaker:
 
     def of_deletes(self, keys: pa.RecordBatch) -> SinkMessages:
         """Return a message without a value per key. Raises as ``of_rows``."""
-        chosen = keys.select(self._key)
-        texts = _encoded(join_objects(self._ask(json_texts, chosen)))
-        return SinkMessages(self._choose(self._ask(json_columns, chosen).values()), texts, [None] * len(texts))
+        texts = _encoded(self._join_keys(keys))
+        places = self._choose(self._ask(json_columns, keys.select(self._key)).values())
+        return SinkMessages(places, texts, [None] * len(texts))
+
+    def _join_keys(self, rows: pa.RecordBatch) -> pa.ChunkedArray:
+        """Return the key of each row as a text, the same one for keys that a collection takes for equal."""
+        columns = [_without_negative_zero(rows.column(name)) for name in self._key]
+        return join_objects(self._ask(json_texts, pa.RecordBatch.from_arrays(columns, names=self._key)))
 
     def _ask(self, make: Callable[[pa.Table], _Made], rows: pa.RecordBatch) -> _Made:
         try:
@@ -88,6 +93,10 @@ class MessageMaker:
         largest = pc.max(sizes).as_py() or 0
         if largest > self._limit_bytes:
             raise EntryTooLarge(largest, self._limit_bytes, buffer=self._title, limit_name=LIMIT_NAME)
+
+
+def _without_negative_zero(column: pa.Array) -> pa.Array:
+    return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
 
 
 def _encoded(texts: pa.ChunkedArray) -> list[bytes]:
