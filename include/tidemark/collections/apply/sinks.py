@@ -131,8 +131,8 @@ def _refuse_another_target(old: SinkDeclaration, new: SinkDeclaration) -> None:
     if fixed:
         raise IncompatibleChange(
             f"sink {new.name!r}: `{'`, `'.join(fixed)}` cannot be changed: what is in the target was written otherwise",
-            hint="drop the sink and declare it again, with `existing: replace` to load the same target anew, or declare "
-            "another one under another name; nothing was applied",
+            hint="drop the sink and declare it again, with `existing: replace` to load the same target anew, or "
+            "declare another one under another name; nothing was applied",
         )
 
 
