@@ -176,7 +176,7 @@ def test_the_status_page_needs_no_catalog_for_the_holds_of_sinks(
 
 
 def test_the_holds_of_a_dropped_collection_are_listed_and_released(
-    tidemark: CommandLine, home: Settings, tmp_path: Path
+    tidemark: CommandLine, home: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = Home(home, tmp_path)
     place.declare('version: 1\ncollections:\n  facts: {kind: append-only, schema: "id bigint"}\n')
@@ -190,7 +190,11 @@ def test_the_holds_of_a_dropped_collection_are_listed_and_released(
             ("dropped.facts_1", "nightly"),
             ("dropped.facts_1", "weekly"),
         ]
-    assert "held by nightly until `tidemark hold release dropped.facts_1 nightly`" in tidemark("doctor")
+    monkeypatch.setattr("tidemark.collections.holds.WARN_AFTER_MS", -1)
+    checked = tidemark("doctor")
+    assert "held by nightly until `tidemark hold release dropped.facts_1 nightly`" in checked
+    assert "the hold of 'nightly' on 'dropped.facts_1' keeps" in checked
+    assert "OVERDUE" in tidemark("hold", "list", "facts")
 
     def remove() -> str:
         report = remove_dropped(place.shards, place.deployment, clock=SystemClock(), grace_ms=0)

@@ -14,6 +14,7 @@ from tidemark.catalog.opening.catalog import Catalog
 from tidemark.catalog.opening.opening import Direction, Opening, run_steps
 from tidemark.catalog.opening.protocol import FENCE_STASH, READ_HEADS
 from tidemark.clock import SystemClock
+from tidemark.collections.system.status_table import read_status_table
 from tidemark.errors import NotLed, Unreachable
 from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.preflight import (
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+SET_SHOP = (
+    "set TIDEMARK_SOURCE_SHOP_URL, TIDEMARK_SOURCE_SHOP_USER and TIDEMARK_SOURCE_SHOP_PASSWORD, or AIRFLOW_CONN_SHOP"
+)
 START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
 
 
@@ -101,6 +105,8 @@ def test_connection_of_a_source_that_is_not_set_is_said_before_spark(
     home.apply(home.declaration("planes", source=source))
     with pytest.raises(AirflowFailException, match=r"exit code 78: 'planes': the connection 'shop' is not set"):
         prepare_reconcile.function()
+    (status,) = read_status_table(home.deployment)
+    assert (status.status, status.hint) == ("stalled", SET_SHOP)
     monkeypatch.setenv("AIRFLOW_CONN_SHOP", "postgres://me:secret@db/shop")
     assert prepare_reconcile.function() == []
 

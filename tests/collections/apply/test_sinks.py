@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.dying import Crash, dying_at
 from tests.support.homes import Home
 from tidemark.catalog.items.kinds import AUDIT_EVENT
 from tidemark.collections.declarations.files import load_declarations
 from tidemark.errors import ConfigurationInvalid, IncompatibleChange, NotPossible, UsageError
+from tidemark.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,6 +95,21 @@ def test_a_key_follows_the_names_of_its_columns(place: Home) -> None:
     assert str(plan.steps[-1]) == "change key, to"
     after = place.registry.read().sinks["copies"]
     assert (after.id, after.declaration.key, after.declaration.to.columns) == (before.id, ("number",), ("number",))
+
+
+@pytest.mark.parametrize("point", ["apply.columns-changed", "apply.before-register"])
+def test_a_rename_that_died_keeps_the_sink_waiting_and_is_completed(place: Home, point: str) -> None:
+    (place.folder / "out").mkdir()
+    copies = f"  copies: {{from: events, mode: mirror, to: {{path: {place.folder}/out}}}}"
+    apply(place, copies)
+    with pytest.raises(Crash), dying_at(point):
+        apply(place, copies, events=RENAMED)
+    waiting = place.run_sink()
+    assert waiting.error is not None
+    assert (waiting.error.kind, waiting.exit_code) == ("CatalogOutOfSync", ExitCode.TRANSIENT)
+    apply(place, copies, events=RENAMED)
+    assert place.registry.read().sinks["copies"].declaration.key == ("number",)
+    assert place.run_sink().error is None
 
 
 def test_a_key_that_messages_bear_cannot_be_renamed(place: Home) -> None:
