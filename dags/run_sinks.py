@@ -72,7 +72,7 @@ def run_sinks() -> None:
         pool="spark",
     )
     large >> load
-    show_load.expand(result=list_results.override(task_id="list_loaded")(load.output))
+    show_load.expand(result=list_results(load.output))
 
 
 run_sinks()

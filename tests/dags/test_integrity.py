@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 DAG_FILES = sorted((PROJECT_ROOT / "dags").glob("*.py"))
 DAG_IDS = [path.stem for path in DAG_FILES]
 ON_DEMAND = {"migrate_catalog", "rollback_catalog", "switch_mode"}
-WITHOUT_SPARK = {*ON_DEMAND, "run_sinks"}
+WITHOUT_SPARK = ON_DEMAND
 TIMETABLES = {
     **dict.fromkeys(("flush_staged_batches", "run_sinks"), "AssetOrTimeSchedule"),
     **dict.fromkeys(ON_DEMAND, "NullTimetable"),
