@@ -5,24 +5,19 @@ The broker runs beside the sink, on the same cores.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.figures import Figure, write_or_print
-from bench.sinks import CLOCK, COLUMNS, FILES, rows_of
+from bench.figures import Figure
+from bench.sinks import FILES, carry, create_rows, measure_alone, rows_of
 from bench.timing import alternate
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.declarations.sink import SinkDeclaration
-from tidemark.collections.schema.convert import to_iceberg
-from tidemark.collections.schema.ddl import parse_columns
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.arrow_values import with_constants
@@ -30,7 +25,6 @@ from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.iceberg.shards import Shards
 from tidemark.settings import Settings
-from tidemark.sinks.run import choose_sinks, run_sinks
 from tools.kafka_broker import KafkaBroker
 
 if TYPE_CHECKING:
@@ -48,20 +42,13 @@ class _Log:
     broker: KafkaBroker
     rows: int
 
-    def create(self) -> None:
-        source = {"format": "json", "path": "/nowhere"}
-        fields = {"name": "rows", "kind": "differential", "key": ["k"], "schema": COLUMNS, "source": source}
-        Shards.connect(self.settings).create("rows", schema=to_iceberg(parse_columns(COLUMNS)), key=("k",))
-        registry = deployment_of(self.settings).registry
-        registry.replace([Declaration.model_validate(fields)], seen=registry.read())
-
     def add(self, number: int) -> None:
         """Point the sink, which then has carried everything, to a new topic, and add rows to the collection."""
         registry = deployment_of(self.settings).registry
         to = {"buffer": f"kafka://{self.broker.address}/log{number}?sequencers=3"}
         fields = {"name": SINK, "from": "rows", "to": to, "mode": "changes", "key": ("k",)}
         registry.replace([], seen=registry.read(), sinks=[SinkDeclaration.model_validate(fields)])
-        self.carry()
+        carry(self.settings, SINK)
         shard = Shards.connect(self.settings).open("rows")
         head, upper = shard.load(), shard.load().state.open_upper("rows")
         first, step = number * self.rows, self.rows // FILES
@@ -70,23 +57,16 @@ class _Log:
         added = tuple(file for files in written for file in files)
         Writer.join(shard, 1).publish(Batch(added=added), lower=upper, new_upper=upper + 1)
 
-    def carry(self) -> int:
-        deployment = deployment_of(self.settings)
-        shards = Shards.connect(self.settings)
-        report = run_sinks(shards, deployment, choose_sinks(deployment, []), clock=CLOCK)
-        assert report.exit_code == 0, report
-        return report.collections[SINK].inserted
 
-
-def measure_changes(log: _Log, *, runs: int) -> Iterator[Figure]:
+def measure_changes(log: _Log, runs: int) -> Iterator[Figure]:
     """Yield how many updates a second arrive, claim and commit included."""
-    log.create()
+    create_rows(log.settings)
     numbers = count()
 
-    def carry() -> None:
-        assert log.carry() == log.rows
+    def follow() -> None:
+        assert carry(log.settings, SINK) == log.rows
 
-    taken = alternate({"tidemark": carry}, runs, before=lambda: log.add(next(numbers)))["tidemark"]
+    taken = alternate({"tidemark": follow}, runs, before=lambda: log.add(next(numbers)))["tidemark"]
     speeds = tuple(log.rows / seconds for seconds in taken)
     yield Figure(f"{log.rows / 1_000_000:g} M changes into Kafka", "changes/s", speeds, at_least=100_000)
 
@@ -105,17 +85,5 @@ def placed(folder: Path, rows: int) -> Iterator[_Log]:
         broker.kill()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.kafka_sinks", description=__doc__)
-    parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--results", type=Path, help="write the figures there, as JSON, instead of a table")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder, placed(Path(folder), arguments.rows) as log:
-        figures = list(measure_changes(log, runs=arguments.runs))
-    write_or_print(figures, arguments.results)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure_alone(__doc__, ROWS, placed, measure_changes))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -43,7 +43,8 @@ from tidemark.settings import Settings
 from tidemark.sinks.run import choose_sinks, run_sinks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from tidemark.iceberg.shard.shard import Shard
 
@@ -52,6 +53,7 @@ COLUMNS = "k bigint, category int, name string, amount double, at timestamp, not
 CREATE = """CREATE TABLE copied (k bigint, category integer, name text, amount double precision, at timestamptz,
 note integer)"""
 CLOCK = SystemClock()
+_Bench = TypeVar("_Bench")
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,7 @@ class _Mirror:
 
     def fill(self) -> None:
         """Write the collection, and the text that COPY reads."""
-        source = {"format": "json", "path": "/nowhere"}
-        declaration = Declaration.model_validate(
-            {"name": "rows", "kind": "differential", "key": ["k"], "schema": COLUMNS, "source": source}
-        )
-        shards = Shards.connect(self.settings)
-        shard = shards.create("rows", schema=to_iceberg(parse_columns(COLUMNS)), key=("k",))
+        shard = create_rows(self.settings)
         table, added = shard.load().table, list[object]()
         with csv.CSVWriter(
             self.text, rows_of(0, 1).schema, write_options=csv.WriteOptions(include_header=False)
@@ -88,8 +85,6 @@ class _Mirror:
                 text.write(piece)
                 added += write_rows(table, with_constants(piece, ((TIME, 0), (DIFF, 1))))
         Writer.join(shard, 1).publish(Batch(added=tuple(added)), lower=0, new_upper=1)  # type: ignore[arg-type]
-        registry = deployment_of(self.settings).registry
-        registry.replace([declaration], seen=registry.read())
 
     def correct(self, number: int) -> None:
         """Correct every so many rows: those at one place of each stretch, which no correction before had."""
@@ -130,11 +125,7 @@ class _Mirror:
         registry.replace([], seen=registry.read(), sinks=[sink.resolve(registry.get("rows"))])
 
     def run(self) -> int:
-        deployment = deployment_of(self.settings)
-        shards = Shards.connect(self.settings)
-        report = run_sinks(shards, deployment, choose_sinks(deployment, []), clock=CLOCK)
-        assert report.exit_code == 0, report
-        return report.collections["mirror"].inserted
+        return carry(self.settings, "mirror")
 
     def copy(self) -> None:
         with psycopg.connect(self.uri) as connection, self.text.open("rb") as text:
@@ -143,6 +134,23 @@ class _Mirror:
                 while piece := text.read(1 << 20):
                     copy.write(piece)
             connection.execute("ALTER TABLE copied ADD PRIMARY KEY (k)")
+
+
+def create_rows(settings: Settings) -> Shard:
+    """Make and declare the collection, without rows."""
+    source = {"format": "json", "path": "/nowhere"}
+    fields = {"name": "rows", "kind": "differential", "key": ["k"], "schema": COLUMNS, "source": source}
+    registry = deployment_of(settings).registry
+    registry.replace([Declaration.model_validate(fields)], seen=registry.read())
+    return Shards.connect(settings).create("rows", schema=to_iceberg(parse_columns(COLUMNS)), key=("k",))
+
+
+def carry(settings: Settings, sink: str) -> int:
+    """Run the sink, which is the only one; return the number of rows."""
+    deployment = deployment_of(settings)
+    report = run_sinks(Shards.connect(settings), deployment, choose_sinks(deployment, []), clock=CLOCK)
+    assert report.exit_code == 0, report
+    return report.collections[sink].inserted
 
 
 def rows_of(start: int, end: int) -> pa.Table:
@@ -156,7 +164,7 @@ def rows_of(start: int, end: int) -> pa.Table:
     return pa.table(columns, names=[column.name for column in parse_columns(COLUMNS)])
 
 
-def measure_sinks(bench: _Mirror, *, runs: int) -> Iterator[Figure]:
+def measure_sinks(bench: _Mirror, runs: int) -> Iterator[Figure]:
     """Yield the first load against COPY, and how long corrections take to arrive."""
     bench.fill()
     times = alternate({"tidemark": bench.run, "copy": bench.copy}, runs, before=bench.declare)
@@ -169,10 +177,10 @@ def measure_sinks(bench: _Mirror, *, runs: int) -> Iterator[Figure]:
     bench.run()
     numbers = count()
 
-    def carry() -> None:
+    def follow() -> None:
         assert bench.run() == CORRECTIONS
 
-    taken = alternate({"tidemark": carry}, runs, before=lambda: bench.correct(next(numbers)))["tidemark"]
+    taken = alternate({"tidemark": follow}, runs, before=lambda: bench.correct(next(numbers)))["tidemark"]
     what = f"{CORRECTIONS} corrections of {bench.rows / 1_000_000:g} M rows into PostgreSQL"
     yield Figure(what, "s", tuple(taken), at_most=2)
 
@@ -195,17 +203,23 @@ def placed(folder: Path, rows: int) -> Iterator[_Mirror]:
             yield _Mirror(Settings.load({**os.environ, **environ}), uri, folder, rows)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.sinks", description=__doc__)
-    parser.add_argument("--rows", type=int, default=ROWS)
+def measure_alone(
+    description: str | None,
+    rows: int,
+    place: Callable[[Path, int], AbstractContextManager[_Bench]],
+    measure: Callable[[_Bench, int], Iterator[Figure]],
+) -> int:
+    """Measure in this process what the arguments say; ``place`` yields what is measured, in a folder and with rows."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--rows", type=int, default=rows)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--results", type=Path, help="write the figures there, as JSON, instead of a table")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder, placed(Path(folder), arguments.rows) as bench:
-        figures = list(measure_sinks(bench, runs=arguments.runs))
+    with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder, place(Path(folder), arguments.rows) as bench:
+        figures = list(measure(bench, arguments.runs))
     write_or_print(figures, arguments.results)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(measure_alone(__doc__, ROWS, placed, measure_sinks))
