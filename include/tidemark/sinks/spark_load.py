@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -35,9 +35,18 @@ _SAMPLE = 5
 
 
 def load_with_spark(
-    spark: SparkSession, shard: Shard, head: ShardHead, target: PartedTarget, *, before: Progress, after: Progress
+    spark: SparkSession,
+    shard: Shard,
+    head: ShardHead,
+    target: PartedTarget,
+    *,
+    before: Progress,
+    after: Progress,
+    check: Callable[[], None],
 ) -> int:
     """Write the contents that ``head`` pins, and the progress; return the number of rows. Raises as ``Target.load``.
+
+    ``check`` raises, right before the commit, if the sink may not write any more.
 
     Raises ``Refused`` if two rows of a mirror have the same key, or a key has a NULL; nothing was written.
     """
@@ -56,6 +65,7 @@ def load_with_spark(
         fail_point("sink.load-begun")
         parts = _write_parts(rows, load.writer, extent)
         fail_point("sink.parts-written")
+        check()
         return load.commit(parts)
 
 

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from threading import Barrier, BrokenBarrierError
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from tests.sinks.changes import change
+from tests.sinks.targets.driving import Driven
 from tests.support.silent_server import PATIENCE_S, silent_server
 from tidemark.collections.declarations.sink import SinkDeclaration
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.errors import Refused
 from tidemark.exit_codes import ExitCode
 from tidemark.sinks.progress import Owner, SinkColumn
+from tidemark.sinks.targets.postgres.progress import ProgressTable
 from tidemark.sinks.targets.registry import open_target
 
 if TYPE_CHECKING:
     from tests.sinks.postgres.conftest import Database
     from tests.support.homes import Home
+    from tidemark.sinks.progress import Progress
 
 pytestmark = pytest.mark.postgres
 
@@ -205,3 +211,26 @@ def test_a_row_that_comes_later_with_the_key_of_another_is_refused(sinking: Home
 def declared(home: Home, mode: str) -> SinkDeclaration:
     fields = {"name": "copies", "from": "events", "mode": mode, "to": TO}
     return SinkDeclaration.model_validate(fields).resolve(home.registry.get("events"))
+
+
+def test_two_first_claims_at_once_get_two_epochs(
+    sinking: Home, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def claim(table: str) -> int:
+        run = Driven(sinking.settings, {**TO, "table": table}).run()
+        run.target.close()
+        return run.progress.epoch
+
+    claim("others")  # makes the table of progress
+    both_read, real = Barrier(2), ProgressTable.read
+
+    def read(*arguments: Any, **more: Any) -> Progress | None:
+        found = real(*arguments, **more)
+        with suppress(BrokenBarrierError):
+            both_read.wait(0.5)
+        return found
+
+    monkeypatch.setattr(ProgressTable, "read", read)
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(claim, ["copies", "copies"])) == [1, 2]
+    assert database.rows("SELECT epoch FROM tidemark_sinks WHERE target = 'copies'") == [(2,)]
