@@ -15,7 +15,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidemark import Settings, Shards, SystemClock, changes_arrow, hold, read_arrow
+from tidemark import Settings, Shards, SystemClock, changes_arrow, deployment_of, read_arrow, take_hold
 from tidemark.errors import AsOfBeforeSince
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ INSERT INTO seats VALUES (?, ?) ON CONFLICT (manufacturer) DO UPDATE SET seats =
 """
 
 
-def follow(shard: Shard, result: Path, *, now_ms: int) -> int:
+def follow(shard: Shard, result: Path, settings: Settings, *, now_ms: int) -> int:
     """Bring ``result`` up to the shard's present upper; return how many updates that took."""
     with closing(sqlite3.connect(result)) as database:
         database.executescript(TABLES)
@@ -52,7 +52,8 @@ def follow(shard: Shard, result: Path, *, now_ms: int) -> int:
         database.execute("DELETE FROM position")
         database.execute("INSERT INTO position VALUES (?)", (upper,))
         database.commit()  # result and position, or neither
-    hold(shard, READER, since=upper - 1, expires_at_ms=now_ms + HOLD_MS)  # after it: too much history does no harm
+    until_ms = now_ms + HOLD_MS  # after the commit: too much history does no harm
+    take_hold(shard, READER, since=upper - 1, expires_at_ms=until_ms, deployment=deployment_of(settings))
     return int(updates.num_rows)
 
 
@@ -67,8 +68,9 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="follow_changes", description="Seats per manufacturer, from `planes`.")
     parser.add_argument("result", type=Path, metavar="RESULT.db", help="SQLite file; made if it is not there")
     arguments = parser.parse_args(argv)
-    shard = Shards.connect(Settings.load(os.environ)).open("planes")
-    count = follow(shard, arguments.result, now_ms=SystemClock().now_ms())
+    settings = Settings.load(os.environ)
+    shard = Shards.connect(settings).open("planes")
+    count = follow(shard, arguments.result, settings, now_ms=SystemClock().now_ms())
     sys.stdout.write(f"{count} updates\n")
     return 0
 

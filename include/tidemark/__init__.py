@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from tidemark.collections.declarations.collection import Declaration as Declaration
     from tidemark.collections.declarations.collection import OnReadOnly as OnReadOnly
     from tidemark.collections.declarations.files import load_declarations as load_declarations
+    from tidemark.collections.holds import release_hold as release_hold
+    from tidemark.collections.holds import take_hold as take_hold
     from tidemark.collections.staged.batches import BatchName as BatchName
     from tidemark.errors import TidemarkError as TidemarkError
-    from tidemark.iceberg.commit.holds import hold as hold
     from tidemark.iceberg.commit.holds import holding_history as holding_history
-    from tidemark.iceberg.commit.holds import release as release
     from tidemark.iceberg.reading.arrow import changes_arrow as changes_arrow
     from tidemark.iceberg.reading.arrow import read_arrow as read_arrow
     from tidemark.iceberg.reading.spark import changes as changes
@@ -59,9 +59,10 @@ _MODULES = {
     "tidemark.collections.declarations.append_only": ("Expectations", "StatusHistory"),
     "tidemark.collections.declarations.collection": ("Declaration", "OnReadOnly"),
     "tidemark.collections.declarations.files": ("load_declarations",),
+    "tidemark.collections.holds": ("release_hold", "take_hold"),
     "tidemark.collections.staged.batches": ("BatchName",),
     "tidemark.errors": ("TidemarkError",),
-    "tidemark.iceberg.commit.holds": ("hold", "holding_history", "release"),
+    "tidemark.iceberg.commit.holds": ("holding_history",),
     "tidemark.iceberg.reading.arrow": ("changes_arrow", "read_arrow"),
     "tidemark.iceberg.reading.spark": ("changes", "create_open_view", "read"),
     "tidemark.iceberg.shard.ledger": ("Range",),

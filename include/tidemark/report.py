@@ -70,6 +70,7 @@ class CollectionReport:
     strategy: str = ""
     details: dict[str, Any] = field(default_factory=dict)  # guard overrides, foreign rows dropped, plan samples
     error: ErrorReport | None = None
+    object_id: int | None = None  # of the object as the run found it in the catalog: another one may have the name now
 
     @property
     def exit_code(self) -> ExitCode:

@@ -52,27 +52,29 @@ def result_in(path: Path) -> dict[str, int]:
         return dict(database.execute("SELECT manufacturer, seats FROM seats").fetchall())
 
 
-def test_each_correction_counts_once(planes: Shard, tmp_path: Path) -> None:
+def test_each_correction_counts_once(planes: Shard, home: Settings, tmp_path: Path) -> None:
     result = tmp_path / "result.db"
     buy(planes, {"BOEING": 100, "AIRBUS": 150}, time=10)
-    assert follow(planes, result, now_ms=20) == 2
-    assert follow(planes, result, now_ms=21) == 0, "nothing was corrected meanwhile"
+    assert follow(planes, result, home, now_ms=20) == 2
+    assert follow(planes, result, home, now_ms=21) == 0, "nothing was corrected meanwhile"
     buy(planes, {"BOEING": 50}, time=30)
-    assert follow(planes, result, now_ms=40) == 1, "the correction alone, not the contents"
+    assert follow(planes, result, home, now_ms=40) == 1, "the correction alone, not the contents"
     assert result_in(result) == {"BOEING": 150, "AIRBUS": 150}
     hold = planes.load().state.holds[READER]
     assert (hold.since, hold.expires_at_ms) == (30, 40 + HOLD_MS)
 
 
-def test_a_hold_keeps_what_the_next_run_needs_and_without_it_the_job_starts_over(planes: Shard, tmp_path: Path) -> None:
+def test_a_hold_keeps_what_the_next_run_needs_and_without_it_the_job_starts_over(
+    planes: Shard, home: Settings, tmp_path: Path
+) -> None:
     result = tmp_path / "result.db"
     buy(planes, {"BOEING": 100}, time=10)
-    follow(planes, result, now_ms=20)
+    follow(planes, result, home, now_ms=20)
     buy(planes, {"BOEING": 50}, time=30)
     buy(planes, {"BOEING": 25}, time=31)
     assert downgrade_since(planes, 31, now_ms=40) == 10, "the hold is in the way"
     assert downgrade_since(planes, 31, now_ms=20 + HOLD_MS) == 31, "it has run out"
-    assert follow(planes, result, now_ms=20 + HOLD_MS) == 3, "the contents, from the start"
+    assert follow(planes, result, home, now_ms=20 + HOLD_MS) == 3, "the contents, from the start"
     assert result_in(result) == {"BOEING": 175}
 
 

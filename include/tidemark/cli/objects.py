@@ -74,10 +74,10 @@ def drop(names: Names, *, yes: Yes = False, as_json: AsJson = False) -> None:
     known = {name: found for name, found in deployment.registry.objects().items() if name in leaving}
     with holding(deployment.settings, "drop", leaving):
         gone = drop_planned(shards, deployment, plans, clock=clock)
+        record_drops(deployment, known, who=current_user(), clock=clock)
         waiting = clear_sinks(shards, deployment, gone)
-    record_drops(deployment, known, who=current_user(), clock=clock)
     if as_json:
-        print_json({"dropped": [{**asdict(each), "table": each.table} for each in gone]})
+        print_json({"dropped": [{**asdict(each), "table": each.table} for each in gone], "waiting": waiting})
         return
     for plan in plans:
         print_line(f"dropped {plan}")

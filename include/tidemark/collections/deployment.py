@@ -155,6 +155,8 @@ class Found(NamedTuple):
     declaration: Declaration | None = None
     standing: Standing | None = None
     dropped_tables: frozenset[str] = frozenset()  # the uuids of tables that had the name, and perhaps have it still
+    kind: ObjectKind | None = None
+    object_id: int | None = None  # of this kind
 
 
 class Objects(Protocol):
@@ -168,7 +170,7 @@ class Objects(Protocol):
         """Return the objects that are paused or suspended, by name."""
 
     def find(self, name: str) -> Found:
-        """Return what is declared of a collection, its standing, and what was dropped under its name."""
+        """Return the object of that name, what is declared of a collection, and what was dropped under its name."""
 
     def pause(self, names: Sequence[str], *, why: str = "") -> dict[str, Standing]:
         """Pause the objects, all or none; return by name the pauses that were there before, which stay as they are.
@@ -187,14 +189,14 @@ class Objects(Protocol):
         """
 
     def suspend(
-        self, name: str, error: ErrorReport, *, back_off: Callable[[int], int] = back_off_ms
+        self, name: str, object_id: int, error: ErrorReport, *, back_off: Callable[[int], int] = back_off_ms
     ) -> Standing | None:
         """Keep an object that failed from running, until ``back_off`` of the failures in a row, in ms, has passed.
 
-        Return None if the object was paused or dropped meanwhile, which stays so.
+        Return None if the object was paused or dropped meanwhile, and perhaps made anew, which stays so.
         """
 
-    def recover(self, name: str) -> bool:
+    def recover(self, name: str, object_id: int) -> bool:
         """End the suspension of an object that has run; return whether there was one. A pause stays."""
 
     def look(self, names: Sequence[str]) -> list[Leaving]:

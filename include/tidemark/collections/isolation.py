@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from operator import attrgetter
 from typing import Final, Protocol, TypeVar
 
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment
+from tidemark.collections.objects.standing import Standing
 from tidemark.errors import Refused, TidemarkError
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.leases.holding import holding
@@ -63,32 +64,35 @@ def run_one_by_one(
     """
     reports: dict[str, CollectionReport] = {}
     left: list[str] = []
-    chosen, settings = list(collections), deployment.settings
-    resting = cache(
-        partial(find_resting, deployment, clock, suspended=operation in FOLLOWING)
-    )  # asked once, by the first collection
+    chosen, settings, suspends = list(collections), deployment.settings, operation in FOLLOWING
+    ids: dict[str, int | None] = {}
 
     def run_unless_resting(collection: Collection) -> CollectionReport:
-        skipped = None if goes_on_paused else resting().get(collection.name)
-        return run(collection) if skipped is None else skipped
+        """Look into the catalog when the turn has come: the runs before may have taken hours."""
+        if goes_on_paused:
+            return run(collection)
+        found = deployment.objects.find(collection.name)
+        ids[collection.name] = found.object_id
+        if found.standing is not None and _rests(deployment, clock, collection.name, found.standing, suspends=suspends):
+            return _skipped(collection.name, found.standing)
+        return run(collection)
 
     with holding(settings, operation, [*map(shard_of, chosen)]) if chosen else nullcontext():
         for collection in chosen:
             try:
                 run_this = partial(run_unless_resting, collection)
-                reports[collection.name] = isolate(
-                    collection.name, run_this, clock=clock, settings=settings, shard=shard_of(collection)
-                )
+                report = isolate(collection.name, run_this, clock=clock, settings=settings, shard=shard_of(collection))
+                reports[collection.name] = replace(report, object_id=ids.get(collection.name))
             except NeedsSpark:
                 left.append(collection.name)
-    report = Report(
+    whole = Report(
         operation=operation,
         started_at=started_at,
         finished_at=clock.now_ms(),
         generation=deployment.generation,
         collections=reports,
     )
-    return report, left
+    return whole, left
 
 
 def find_resting(deployment: Deployment, clock: Clock, *, suspended: bool = False) -> dict[str, CollectionReport]:
@@ -98,15 +102,22 @@ def find_resting(deployment: Deployment, clock: Clock, *, suspended: bool = Fals
 
     Raises as ``Objects.read``.
     """
-    now_ms = clock.now_ms()
     return {
-        name: CollectionReport(
-            outcome=Outcome.SKIPPED,
-            details={SKIPPED_BECAUSE: f"{standing}; `tidemark resume {name}` lets it run again"},
-        )
+        name: _skipped(name, standing)
         for name, standing in deployment.objects.read().items()
-        if standing.is_paused or (suspended and standing.rests_at(now_ms) and name not in deployment.asked_for)
+        if _rests(deployment, clock, name, standing, suspends=suspended)
     }
+
+
+def _rests(deployment: Deployment, clock: Clock, name: str, standing: Standing, *, suspends: bool) -> bool:
+    if standing.is_paused:
+        return True
+    return suspends and standing.rests_at(clock.now_ms()) and name not in deployment.asked_for
+
+
+def _skipped(name: str, standing: Standing) -> CollectionReport:
+    why = f"{standing}; `tidemark resume {name}` lets it run again"
+    return CollectionReport(outcome=Outcome.SKIPPED, details={SKIPPED_BECAUSE: why})
 
 
 def isolate(

@@ -19,6 +19,8 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.declarations.sink import SinkDeclaration
+from tidemark.collections.objects.standing import ObjectKind
 from tidemark.errors import ConfigurationInvalid, TidemarkError
 from tidemark.settings import IN_CHECKOUT, LIBRARY, Settings
 
@@ -109,19 +111,24 @@ def with_source_connections(settings: Settings) -> Settings:
 
 
 def source_connections(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return ``AIRFLOW_CONN_<NAME>`` for the connections that applied declarations and sinks name and Airflow has.
+    """Return ``AIRFLOW_CONN_<NAME>`` for the connections that Airflow has and that declarations and sinks name.
+
+    Those of dropped sinks are among them until maintenance has cleaned up after these.
 
     Variables of the environment are left out. A missing connection fails only the collection that needs the connection,
     and the message names the variables. The application reports a catalog that does not answer, or that nobody leads.
     """
     try:
-        applied = deployment_of(settings).registry.read()
+        deployment = deployment_of(settings)
+        applied, dropped = deployment.registry.read(), deployment.objects.dropped()
     except TidemarkError:
         return {}
     found = {}
     declared = applied.declarations.values()
     names = {name for declaration in declared for name in (*declaration.connections, *declaration.written_connections)}
-    names |= {name for sink in applied.sinks.values() for name in sink.declaration.to.connections}
+    sinks = [sink.declaration for sink in applied.sinks.values()]
+    sinks += [SinkDeclaration.model_validate(gone.definition) for gone in dropped if gone.kind is ObjectKind.SINK]
+    names |= {name for sink in sinks for name in sink.to.connections}
     for name in sorted(names):
         variable = f"AIRFLOW_CONN_{name.upper()}"
         if variable not in environ:

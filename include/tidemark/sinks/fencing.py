@@ -5,13 +5,15 @@ from __future__ import annotations
 from tidemark.collections.deployment import Deployment
 from tidemark.errors import TidemarkError
 from tidemark.sinks.targets.registry import open_target
+from tidemark.sinks.turns import find_run
 
 
 def fence_sinks(deployment: Deployment) -> list[str]:
     """Take the targets of all sinks over, so that no run which began before writes there any more.
 
     Return, for each sink whose target cannot be asked, why: a run of it that has looked at the mode already may still
-    write. Sinks that have carried nothing yet are left alone.
+    write. So may the first load into a target that is made with the commit, after a last look at the mode: a sink whose
+    target is not there yet is named while a run of it is under way.
     """
     unfenced = []
     for name, applied in deployment.registry.read().sinks.items():
@@ -21,6 +23,8 @@ def fence_sinks(deployment: Deployment) -> list[str]:
                 found = target.look()
                 if found is not None and (found.owner.sink, found.owner.sink_id) == (name, applied.id):
                     target.claim(found.owner, generation=deployment.generation)
+                if found is None and (run := find_run(deployment.settings, name)) is not None:
+                    unfenced.append(f"the first load of sink {name!r}, in {run.writer}, may still end")
         except TidemarkError as error:
             unfenced.append(f"a run of sink {name!r} that is under way may still write: {error}")
     return unfenced

@@ -13,7 +13,7 @@ from tidemark.errors import TidemarkError
 from tidemark.frontier import frontier_json
 from tidemark.iceberg.shard.state_reader import read_state
 from tidemark.settings import Settings
-from tidemark.sinks.progress import Owner, SinkColumn, check_owner
+from tidemark.sinks.progress import Owner, SinkColumn, check_owner, lag_ms
 from tidemark.sinks.targets.registry import open_target
 
 
@@ -78,9 +78,8 @@ def _read_status(settings: Settings, applied: AppliedSink, *, now_ms: int) -> Si
             found = target.look()
             known["details"] = target.describe()
             if found is not None and (found.owner.sink, found.owner.sink_id) == (sink.name, applied.id):
-                waits = found.time is None or (changed is not None and changed > found.time)
                 known |= {"time": found.time, "epoch": found.epoch}
-                known["lag_ms"] = 0 if not waits else None if found.time is None else max(0, now_ms - found.time)
+                known["lag_ms"] = lag_ms(found.time, changed, now_ms=now_ms)
     except TidemarkError as error:
         errors.append(str(error))
     fields = {"target": str(sink.to), **known, "error": "; ".join(errors)}

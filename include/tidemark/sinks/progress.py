@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.schema.types import Column, Type
-from tidemark.errors import CorruptState, Fenced, NotPossible
+from tidemark.errors import CorruptState, Fenced, NotPossible, StaleState
+from tidemark.frontier import Frontier
 from tidemark.iceberg.shard.token import Token
 
 
@@ -104,6 +105,15 @@ def claim(found: Progress | None, owner: Owner, *, mode: str, generation: int, r
     return replace(found, epoch=found.epoch + 1, generation=generation)
 
 
+def lag_ms(time: int | None, changed: Frontier | None, *, now_ms: int) -> int | None:
+    """Return for how long the first update that the target lacks may have been waiting; None: nothing was loaded yet.
+
+    ``time`` is how far the target has come, and ``changed`` the time after the last change of the collection.
+    """
+    waits = time is None or (changed is not None and changed > time)
+    return 0 if not waits else None if time is None else max(0, now_ms - time)
+
+
 def check_owner(found: Progress, owner: Owner, *, replaces: bool, where: str) -> None:
     """Refuse a target that belongs to another sink, or to another collection of the same name (``NotPossible``)."""
     theirs = found.owner
@@ -124,9 +134,12 @@ def check_owner(found: Progress, owner: Owner, *, replaces: bool, where: str) ->
 def check_epoch(found: Progress | None, mine: Progress, *, where: str) -> None:
     """Refuse to write once another run has claimed the target (``FencedByEpoch``, ``FencedByGeneration``).
 
-    A target checks this under a lock, in the transaction that writes.
+    A target checks this under a lock, in the transaction that writes. Where two runs could claim a target that was not
+    there under one epoch, the second to write finds the progress of the first (``StaleState``).
     """
     if found is not None and (found.owner, found.epoch) == (mine.owner, mine.epoch):
+        if (found.time, found.snapshot) != (mine.time, mine.snapshot):
+            raise StaleState(f"another run has written {where} meanwhile", hint="run it again")
         return
     if found is None or found.owner != mine.owner:
         raise NotPossible(f"{where} was given to another sink meanwhile", hint="look at `tidemark sink status`")

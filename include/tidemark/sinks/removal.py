@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 
 from tidemark.collections.declarations.sink import SinkDeclaration
 from tidemark.collections.deployment import Deployment
+from tidemark.collections.holds import read_sink_holds
 from tidemark.collections.maintenance.dropped_tables import REMOVERS as COLLECTION_REMOVERS
 from tidemark.collections.maintenance.dropped_tables import Remains, Remover
 from tidemark.collections.objects.standing import Dropped, ObjectKind
-from tidemark.errors import ConfigurationInvalid, TidemarkError, Unreachable
+from tidemark.errors import TidemarkError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.holds import release
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import DROPPED, Shards
 from tidemark.sinks.targets.registry import open_target
+
+log = logging.getLogger(__name__)
 
 FAIL_POINTS = ("drop-sink.released", "drop-sink.forgotten")
 
@@ -26,7 +30,8 @@ def clear_sinks(shards: Shards, deployment: Deployment, gone: Iterable[Dropped])
         if dropped.kind is not ObjectKind.SINK:
             continue
         try:
-            clear_sink(shards, deployment, dropped)
+            release_history(shards, deployment, dropped)
+            free_target(deployment, dropped)
         except TidemarkError as error:
             waiting.append(f"{dropped.name}: {error}")
         else:
@@ -35,11 +40,14 @@ def clear_sinks(shards: Shards, deployment: Deployment, gone: Iterable[Dropped])
 
 
 def remove_sink(shards: Shards, deployment: Deployment, remains: Remains, now_ms: int) -> str | None:
-    """Clean up, or return why that waits; a target that is away for longer than the grace keeps its progress."""
+    """Clean up, or return why that waits; a target that fails for longer than the grace keeps its progress."""
+    release_history(shards, deployment, remains.dropped)
     try:
-        clear_sink(shards, deployment, remains.dropped)
-    except (Unreachable, ConfigurationInvalid) as error:
-        return f"{remains}: {error}" if remains.waits_at(now_ms) else None
+        free_target(deployment, remains.dropped)
+    except TidemarkError as error:
+        if remains.waits_at(now_ms):
+            return f"{remains}: {error}"
+        log.warning("%s: its target keeps the progress of the sink: %s", remains.dropped, error)
     return None
 
 
@@ -47,18 +55,21 @@ def remove_sink(shards: Shards, deployment: Deployment, remains: Remains, now_ms
 REMOVERS: Mapping[ObjectKind, Remover] = {**COLLECTION_REMOVERS, ObjectKind.SINK: remove_sink}
 
 
-def clear_sink(shards: Shards, deployment: Deployment, dropped: Dropped) -> None:
-    """Release the hold of a dropped sink, and let the target forget its progress; the rows there stay.
-
-    Idempotent. A sink that was declared anew under the name keeps its hold, and its progress.
-
-    Raises ``Unreachable`` if the target does not answer; the hold is released then.
-    """
+def release_history(shards: Shards, deployment: Deployment, dropped: Dropped) -> None:
+    """Release the hold of a dropped sink. A sink of the same name that carries the same collection keeps the hold."""
     sink = SinkDeclaration.model_validate(dropped.definition)
-    if sink.name not in deployment.registry.read().sinks:
+    if (sink.collection, sink.hold) not in read_sink_holds(deployment.registry):
         for shard in _carried(shards, deployment, sink.collection):
             release(shard, sink.hold)
     fail_point("drop-sink.released")
+
+
+def free_target(deployment: Deployment, dropped: Dropped) -> None:
+    """Let the target forget the progress of a dropped sink; the rows there, and the progress of other sinks, stay.
+
+    Raises ``Unreachable`` if the target does not answer.
+    """
+    sink = SinkDeclaration.model_validate(dropped.definition)
     with open_target(sink, deployment.settings) as target:
         target.check()
         found = target.look()

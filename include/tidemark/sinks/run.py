@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,19 @@ import pyarrow.compute as pc
 from tidemark.clock import Clock
 from tidemark.collections.declarations.sink import SinkDeclaration, SinkMode
 from tidemark.collections.deployment import AppliedSink, Deployment, Mode
+from tidemark.collections.holds import moment_text
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import read_mode, refuse_when_read_only
-from tidemark.errors import AsOfBeforeSince, CatalogOutOfSync, HistoryGone, StaleState, UnknownSink
+from tidemark.errors import (
+    AsOfBeforeSince,
+    CatalogOutOfSync,
+    Dropped,
+    HistoryGone,
+    NotPossible,
+    StaleState,
+    UnknownSink,
+)
 from tidemark.fail_points import fail_point
-from tidemark.iceberg.commit.holds import hold
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.reading.arrow import scan_updates
 from tidemark.iceberg.shard.column_names import DIFF
@@ -29,15 +38,17 @@ from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import NEVER, ShardKind
 from tidemark.iceberg.shards import Shards
-from tidemark.report import CollectionReport, Outcome, Report
+from tidemark.report import SKIPPED_BECAUSE, CollectionReport, Outcome, Report
 from tidemark.settings import Settings
 from tidemark.sinks.appended_rows import list_commits
+from tidemark.sinks.history import hold_history, is_applied, refuse_dropped
 from tidemark.sinks.large_loads import is_large, owner_of
 from tidemark.sinks.net_changes import check_unique, net_by_key, order_updates
-from tidemark.sinks.progress import Owner, Progress, SinkColumn, check_owner
+from tidemark.sinks.progress import Owner, Progress, SinkColumn, check_epoch, check_owner, lag_ms
 from tidemark.sinks.rows import appended_rows, columns_of, cut_times, first_rows, keyed_rows, read_keys
 from tidemark.sinks.target import Target
 from tidemark.sinks.targets.registry import open_target
+from tidemark.sinks.turns import taking_turn
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +56,7 @@ if TYPE_CHECKING:
 FAIL_POINTS = ("sink.claimed", "sink.held", "sink.carried", "sink.moved")
 QUIET_MS = 3_600_000  # a target that nothing comes for learns the time this often, or it would hold history for ever
 PIECE_ROWS = 65_536
+_ROUNDS = 3  # what comes during a long round is carried by the next one: other runs were skipped meanwhile
 _DECLARE_AGAIN = "drop the sink, and declare it again with `existing: replace`, which loads all rows anew"
 
 OpenTarget = Callable[[SinkDeclaration, Settings], Target]
@@ -72,7 +84,7 @@ def run_sinks(
     report, _ = run_one_by_one(
         "sink",
         sinks,
-        lambda applied: run_sink(shards, applied, deployment=deployment, start_spark=start_spark),
+        lambda applied: run_sink(shards, applied, deployment=deployment, clock=clock, start_spark=start_spark),
         deployment=deployment,
         clock=clock,
         started_at=clock.now_ms(),
@@ -85,7 +97,7 @@ def run_sinks(
 class _Run:
     """One run of one sink: what it works on, and how far it came."""
 
-    sink: SinkDeclaration
+    applied: AppliedSink
     writer: Writer  # that a switch of the mode fences, so that no hold is taken or moved after it
     target: Target
     deployment: Deployment
@@ -94,7 +106,12 @@ class _Run:
     start_spark: StartSpark | None
     inserted: int = 0
     retracted: int = 0
+    carried_bytes: int = 0  # of the rows in memory; 0 where Spark wrote them
     details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def sink(self) -> SinkDeclaration:
+        return self.applied.declaration
 
     @property
     def shard(self) -> Shard:
@@ -106,6 +123,7 @@ def run_sink(
     applied: AppliedSink,
     *,
     deployment: Deployment,
+    clock: Clock,
     open_target: OpenTarget = open_target,
     start_spark: StartSpark | None = None,
 ) -> CollectionReport:
@@ -120,19 +138,45 @@ def run_sink(
         HistoryGone: If updates that the target lacks are gone.
         Fenced: If another run, or a newer deployment, took the target over.
         ReadOnly: If the deployment became read-only meanwhile.
+        Dropped: If the sink was dropped, whoever has its name now; the target keeps no progress of the sink.
     """
-    sink = applied.declaration
     if read_mode(deployment) is Mode.READ_ONLY:
-        why = f"deployment {deployment.generation} is read-only: the one that leads runs the sinks"
-        return CollectionReport(outcome=Outcome.SKIPPED, details={"skipped_because": why})
+        return _skipped(f"deployment {deployment.generation} is read-only: the one that leads runs the sinks")
+    if not is_applied(deployment, applied):
+        return _skipped("the sink was dropped after it was chosen to run")
+    with taking_turn(deployment.settings, applied.name, applied.collection) as other:
+        if other is not None:
+            since = moment_text(other.began_ms)
+            return _skipped(f"another run of the sink is under way since {since}, in {other.writer}")
+        report = _run_in_turn(shards, applied, deployment=deployment, open_target=open_target, start_spark=start_spark)
+    if not isinstance(report.upper, int) or not report.upper:
+        return report
+    changed = shards.open(applied.collection).load().state.changed
+    return replace(report, details={**report.details, "lag_ms": lag_ms(report.upper, changed, now_ms=clock.now_ms())})
+
+
+def _skipped(why: str) -> CollectionReport:
+    return CollectionReport(outcome=Outcome.SKIPPED, details={SKIPPED_BECAUSE: why})
+
+
+def _run_in_turn(
+    shards: Shards,
+    applied: AppliedSink,
+    *,
+    deployment: Deployment,
+    open_target: OpenTarget,
+    start_spark: StartSpark | None,
+) -> CollectionReport:
+    sink = applied.declaration
     shard = shards.open(sink.collection)
     writer = Writer.join(shard, deployment.generation)  # a newer deployment owns its collections
     with open_target(sink, deployment.settings) as target:
         target.check()
-        head = shard.load()
+        found = target.look()
+        head = shard.load()  # after the target, which has nothing that the collection lacks
         _refuse_missing_columns(sink, head)
         owner = owner_of(applied, head)
-        found = _check_target(target, owner, head)
+        _check_target(target, found, owner, head)
         if head.state.upper == 0:  # the first rows are then a load, not one huge correction
             waits = {"waits_for": f"the first commit of {sink.collection!r}"}
             return CollectionReport(outcome=Outcome.UNCHANGED, upper=0, details={"target": target.title, **waits})
@@ -145,7 +189,7 @@ def run_sink(
         fail_point("sink.claimed")
         kept = {*deployment.registry.get(sink.collection).key}
         run = _Run(
-            sink=sink,
+            applied=applied,
             writer=writer,
             target=target,
             deployment=deployment,
@@ -153,11 +197,19 @@ def run_sink(
             is_key_kept=bool(kept) and kept <= {*sink.key_columns},
             start_spark=start_spark,
         )
-        start = claimed.time or 0
-        if claimed.time is None:
-            _load(run)
-        _follow(run)
-        return _report(run, start)
+        try:
+            refuse_dropped(deployment, applied)  # a drop leaves the catalog first, and forgets the progress second
+            if claimed.time is None:
+                _load(run)
+            for _ in range(_ROUNDS):
+                if not _follow(run):
+                    break
+        except NotPossible as error:  # also of a target that a drop has freed
+            if is_applied(deployment, applied):
+                raise
+            target.forget(owner)
+            raise Dropped.meanwhile(sink.name) from error
+        return _report(run, claimed.time or 0)
 
 
 def _refuse_missing_columns(sink: SinkDeclaration, head: ShardHead) -> None:
@@ -170,12 +222,8 @@ def _refuse_missing_columns(sink: SinkDeclaration, head: ShardHead) -> None:
         )
 
 
-def _check_target(target: Target, owner: Owner, head: ShardHead) -> Progress | None:
-    """Return what the target says of itself.
-
-    Refuse a target that another sink wrote, or one with other columns, before anything is written.
-    """
-    found = target.look()
+def _check_target(target: Target, found: Progress | None, owner: Owner, head: ShardHead) -> None:
+    """Refuse a target that another sink wrote, or one with other columns, before anything is written."""
     if found is not None:
         check_owner(found, owner, replaces=target.sink.to.replaces, where=target.title)
     if found is None or found.owner != owner or found.time is None:
@@ -186,7 +234,6 @@ def _check_target(target: Target, owner: Owner, head: ShardHead) -> Progress | N
             f"{head.state.upper}",
             hint=f"the collection was restored from a backup, or the target's progress was edited: {_DECLARE_AGAIN}",
         )
-    return found
 
 
 def _is_due(sink: SinkDeclaration, head: ShardHead, progress: Progress) -> bool:
@@ -206,7 +253,7 @@ def _has_news(head: ShardHead, progress: Progress) -> bool:
 def _load(run: _Run) -> None:
     """Carry the contents of now, after history is held from here on."""
     sink = run.sink
-    hold(run.shard, sink.hold, expires_at_ms=NEVER, writer=run.writer)
+    hold_history(run.shard, run.applied, deployment=run.deployment, writer=run.writer)
     fail_point("sink.held")
     head = _load_head(run)
     upper = head.state.open_upper(f"collection {sink.collection!r}")
@@ -216,7 +263,13 @@ def _load(run: _Run) -> None:
         from tidemark.sinks.spark_load import load_with_spark  # noqa: PLC0415 - imports pyspark, for few runs
 
         run.inserted = load_with_spark(
-            run.start_spark(), run.shard, head, run.target, before=run.progress, after=after, deployment=run.deployment
+            run.start_spark(),
+            run.shard,
+            head,
+            run.target,
+            before=run.progress,
+            after=after,
+            check=partial(_check_right, run),
         )
     else:
         run.inserted = _load_alone(run, after, head)
@@ -233,11 +286,27 @@ def _load_alone(run: _Run, after: Progress, head: ShardHead) -> int:
         rows = keyed_rows(first_rows(head, names, time=None), sink.key_columns, where=f"sink {sink.name!r}")
     else:
         rows = first_rows(head, names, time=max((after.time or 0) - 1, 0))
-    return run.target.load(run.progress, after, rows)
+    return run.target.load(run.progress, after, _until_checked(run, _measured(run, rows)))
 
 
-def _follow(run: _Run) -> None:
-    """Carry the updates since the progress, in one transaction or more."""
+def _until_checked(run: _Run, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows; before their end, after which a target commits, check that the sink may still write.
+
+    A target that is not there yet may be unable to keep a claim, so that neither a switch to read-only nor a drop can
+    fence its first load.
+    """
+    yield from rows
+    _check_right(run)
+
+
+def _check_right(run: _Run) -> None:
+    """Raise ``ReadOnly`` or ``Dropped`` if the sink may not write any more."""
+    refuse_when_read_only(run.deployment, f"run of sink {run.sink.name!r}")
+    refuse_dropped(run.deployment, run.applied)
+
+
+def _follow(run: _Run) -> bool:
+    """Carry the updates since the progress, in one transaction or more; return whether there was anything to carry."""
     head = _load_head(run)
     start = run.progress.time
     assert start is not None, "the first contents are loaded"  # noqa: S101 - for mypy
@@ -245,7 +314,7 @@ def _follow(run: _Run) -> None:
     upper = head.state.open_upper(f"collection {run.sink.collection!r}")
     columns = columns_of(head)
     if not _has_news(head, run.progress):
-        return
+        return False
     names = [column.name for column in columns]
     if head.state.layout is ShardKind.APPEND_ONLY:
         refuse_when_read_only(run.deployment, f"run of sink {run.sink.name!r}")
@@ -253,7 +322,7 @@ def _follow(run: _Run) -> None:
         commits = list_commits(head, start, run.progress.snapshot, collection=run.sink.collection)
         run.target.append(run.progress, after, _counted(run, appended_rows(head, commits, names)))
         _move_on(run, after)
-        return
+        return True
     ends = cut_times(head, start, upper)
     if run.sink.mode is SinkMode.MIRROR and not run.is_key_kept:
         _check_key(run, head)
@@ -264,6 +333,7 @@ def _follow(run: _Run) -> None:
         _carry(run, after, head, start, end)
         _move_on(run, after)
         start = end
+    return True
 
 
 def _carried_snapshot(head: ShardHead) -> int:
@@ -282,19 +352,27 @@ def _carry(run: _Run, after: Progress, head: ShardHead, start: int, end: int) ->
     if run.sink.mode is SinkMode.MIRROR:
         net = net_by_key(updates, names, run.sink.key_columns, where=f"sink {run.sink.name!r}")
         run.target.mirror(run.progress, after, net.deletes, net.upserts)
+        run.carried_bytes += net.deletes.nbytes + net.upserts.nbytes
         run.inserted += net.upserts.num_rows
         run.retracted += net.deletes.num_rows
     else:
         ordered = order_updates(updates, names)
-        run.target.append(run.progress, after, iter(ordered.to_batches(max_chunksize=PIECE_ROWS)))
+        pieces = iter(ordered.to_batches(max_chunksize=PIECE_ROWS))
+        run.target.append(run.progress, after, _measured(run, pieces))
         diffs = ordered.column(DIFF)
         run.inserted += pc.sum(pc.max_element_wise(diffs, 0), min_count=0).as_py()
         run.retracted -= pc.sum(pc.min_element_wise(diffs, 0), min_count=0).as_py()
 
 
 def _counted(run: _Run, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in rows:
+    for batch in _measured(run, rows):
         run.inserted += batch.num_rows
+        yield batch
+
+
+def _measured(run: _Run, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in rows:
+        run.carried_bytes += batch.nbytes
         yield batch
 
 
@@ -316,11 +394,10 @@ def _move_on(run: _Run, after: Progress) -> None:
     run.progress = replace(after, columns=_known_columns(run.progress, after))
     fail_point("sink.carried")
     assert after.time is not None  # noqa: S101 - for mypy
-    if run.sink.hold in run.shard.load().state.holds:  # else the sink was dropped, and nobody would release a new hold
-        try:
-            _hold_from(run, after.time)
-        except AsOfBeforeSince as error:
-            raise StaleState(f"another run of sink {run.sink.name!r} has come further", hint="run it again") from error
+    try:
+        _hold_from(run, after.time)
+    except AsOfBeforeSince as error:
+        raise StaleState(f"another run of sink {run.sink.name!r} has come further", hint="run it again") from error
     fail_point("sink.moved")
 
 
@@ -334,10 +411,12 @@ def _hold_from(run: _Run, time: int) -> None:
     """Hold the contents at ``time - 1``, from which the next updates are told, for ever."""
     since = run.shard.load().state.since
     start = time if since == time else max(time - 1, 0)
-    hold(run.shard, run.sink.hold, since=start, expires_at_ms=NEVER, writer=run.writer)
+    hold_history(run.shard, run.applied, deployment=run.deployment, writer=run.writer, since=start)
 
 
 def _gone(run: _Run, time: int, since: object) -> HistoryGone:
+    """Return the error for history that the target lacks; raise ``Fenced`` if another run has carried it meanwhile."""
+    check_epoch(run.target.look(), run.progress, where=run.target.title)
     return HistoryGone(
         f"the updates of {run.sink.collection!r} in [{time}, {since}) are gone, and {run.target.title} lacks them",
         hint=f"its hold {run.sink.hold!r} was released by hand, or the target was restored from a backup: "
@@ -354,6 +433,7 @@ def _load_head(run: _Run) -> ShardHead:
 
 def _report(run: _Run, start: int) -> CollectionReport:
     is_any = run.inserted or run.retracted or "loaded" in run.details
+    measured = {"bytes": run.carried_bytes} if run.carried_bytes else {}
     return CollectionReport(
         outcome=Outcome.CARRIED if is_any else Outcome.UNCHANGED,
         lower=start,
@@ -361,5 +441,5 @@ def _report(run: _Run, start: int) -> CollectionReport:
         inserted=run.inserted,
         retracted=run.retracted,
         strategy=run.sink.mode.value,
-        details={"collection": run.sink.collection, "target": run.target.title, **run.details},
+        details={"collection": run.sink.collection, "target": run.target.title, **measured, **run.details},
     )

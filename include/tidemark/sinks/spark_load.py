@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from tidemark.collections.declarations.sink import SinkDeclaration, SinkMode
-from tidemark.collections.deployment import Deployment
-from tidemark.collections.mode import refuse_when_read_only
 from tidemark.errors import TidemarkError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.reading.spark import consolidate, read_snapshot
@@ -44,13 +42,13 @@ def load_with_spark(
     *,
     before: Progress,
     after: Progress,
-    deployment: Deployment,
+    check: Callable[[], None],
 ) -> int:
     """Write the contents that ``head`` pins, and the progress; return the number of rows. Raises as ``Target.load``.
 
-    Raises:
-        Refused: If two rows of a mirror have the same key, or a key has a NULL; nothing was written.
-        ReadOnly: If the deployment became read-only meanwhile.
+    ``check`` raises, right before the commit, if the sink may not write any more: no switch fences a new table.
+
+    Raises ``Refused`` if two rows of a mirror have the same key, or a key has a NULL; nothing was written.
     """
     sink = target.sink
     names = [column.name for column in after.columns]
@@ -67,7 +65,7 @@ def load_with_spark(
         fail_point("sink.load-begun")
         parts = _write_parts(rows, load.writer, extent)
         fail_point("sink.parts-written")
-        refuse_when_read_only(deployment, f"run of sink {sink.name!r}")  # hours later, and no switch fences a new table
+        check()
         return load.commit(parts)
 
 

@@ -81,8 +81,8 @@ def test_states_and_drops_go_along_with_the_truth(any_home: Home) -> None:
         objects = deployed(any_home).objects
         assert str(objects.read()["planes"]).endswith("by ada: a new source")
         assert objects.dropped() == [dropped]
-        assert objects.suspend("events", ErrorReport.of(Unreachable("no answer"))) is not None
-        assert objects.recover("events")
+        assert objects.suspend("events", 2, ErrorReport.of(Unreachable("no answer"))) is not None
+        assert objects.recover("events", 2)
     with any_home.catalog.join() as handle:
         assert handle.snapshot().counts()["dropped"] == 1
     objects.forget(dropped)
@@ -160,7 +160,7 @@ def test_a_read_only_deployment_changes_nothing(home: Home) -> None:
     with pytest.raises(ReadOnly):
         objects.look(["events"])
     with pytest.raises(ReadOnly):
-        objects.suspend("planes", ErrorReport.of(Unreachable("no answer")))
+        objects.suspend("planes", 1, ErrorReport.of(Unreachable("no answer")))
     with pytest.raises(ReadOnly):
         objects.drop([Leaving(kind=ObjectKind.COLLECTION, name="events", object_id=2)])
     assert list(deployed(home, generation=2).objects.read()) == ["events"], "a newer deployment sees it, too"
@@ -170,40 +170,45 @@ def test_a_read_only_deployment_changes_nothing(home: Home) -> None:
 
 
 def test_a_failure_suspends_for_longer_each_time_until_the_object_recovers(home: Home) -> None:
-    first = deployed(home).objects.suspend("planes", ErrorReport.of(Unreachable("no answer\nand more")))
+    first = deployed(home).objects.suspend("planes", 1, ErrorReport.of(Unreachable("no answer\nand more")))
     assert first is not None
     assert (first.state, first.error, first.reason) == (ObjectState.SUSPENDED, "Unreachable", "no answer")
     assert (first.attempts, first.retry_at_ms, first.since_ms) == (1, NOW_MS + 60_000, NOW_MS)
-    second = deployed(home, now_ms=NOW_MS + 70_000).objects.suspend("planes", ErrorReport.of(Unreachable("still not")))
+    second = deployed(home, now_ms=NOW_MS + 70_000).objects.suspend(
+        "planes", 1, ErrorReport.of(Unreachable("still not"))
+    )
     assert second is not None
     assert (second.attempts, second.retry_at_ms, second.since_ms) == (2, NOW_MS + 190_000, NOW_MS)
     third = deployed(home).objects.suspend(
-        "planes", ErrorReport(kind="ValueError", message="x"), back_off=lambda attempts: attempts
+        "planes", 1, ErrorReport(kind="ValueError", message="x"), back_off=lambda attempts: attempts
     )
     assert third is not None
     assert third.retry_at_ms == NOW_MS + 3
-    assert deployed(home).objects.recover("planes")
-    assert not deployed(home).objects.recover("planes")
+    assert deployed(home).objects.recover("planes", 1)
+    assert not deployed(home).objects.recover("planes", 1)
     assert [each[0] for each in audited(home)][3:] == ["suspend", "recover"], "not an event for every try"
 
 
 def test_nothing_suspends_what_is_paused_or_dropped_and_no_success_ends_a_pause(home: Home) -> None:
     objects = deployed(home).objects
     objects.pause(["planes"])
-    assert objects.suspend("planes", ErrorReport.of(Unreachable("no answer"))) is None
-    assert not objects.recover("planes")
+    assert objects.suspend("planes", 1, ErrorReport.of(Unreachable("no answer"))) is None
+    assert not objects.recover("planes", 1)
     assert objects.read()["planes"].is_paused
     objects.drop(objects.look(["events"]))
-    assert objects.suspend("events", ErrorReport.of(Unreachable("no answer"))) is None
+    assert objects.suspend("events", 2, ErrorReport.of(Unreachable("no answer"))) is None
     assert "events" not in objects.read()
+    apply(home, collection("events"))
+    assert objects.suspend("events", 2, ErrorReport.of(Unreachable("no answer"))) is None, "another one has the name"
+    assert not objects.read().get("events")
 
 
 def test_a_pause_takes_the_place_of_a_suspension_and_a_resume_ends_one(home: Home) -> None:
     objects = deployed(home).objects
-    objects.suspend("planes", ErrorReport.of(Unreachable("no answer")))
+    objects.suspend("planes", 1, ErrorReport.of(Unreachable("no answer")))
     assert objects.pause(["planes"]) == {}
     assert objects.read()["planes"].is_paused
-    objects.suspend("events", ErrorReport.of(Unreachable("no answer")))
+    objects.suspend("events", 2, ErrorReport.of(Unreachable("no answer")))
     assert objects.resume(["events"])["events"].state is ObjectState.SUSPENDED
     assert list(objects.read()) == ["planes"]
 

@@ -15,7 +15,7 @@ from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.system.recorder import record_run
 from tidemark.collections.system.status_table import ObjectStatus, read_status_table
 from tidemark.collections.system.suspension import settle
-from tidemark.errors import Dropped, FencedByEpoch
+from tidemark.errors import Dropped, FencedByEpoch, UpperMismatch
 from tidemark.ingest.ingest import Engine
 from tidemark.ingest.run import choose_ingested, ingest_all
 from tidemark.report import SKIPPED_BECAUSE, SUSPENDED, CollectionReport, ErrorReport, Outcome, Report
@@ -154,9 +154,10 @@ def test_what_is_made_anew_under_the_name_is_not_suspended(reading: Home) -> Non
     assert not reading.deployment.objects.read()
 
 
-def test_who_is_fenced_and_who_is_read_only_suspend_nothing(reading: Home) -> None:
-    fenced = failed_run(ErrorReport.of(FencedByEpoch("another one leads")))
-    assert settle(reading.deployment, fenced) == fenced
+def test_who_is_fenced_or_overtaken_and_who_is_read_only_suspend_nothing(reading: Home) -> None:
+    for error in (FencedByEpoch("another one leads"), UpperMismatch(1, 2)):
+        overtaken = failed_run(ErrorReport.of(error))
+        assert settle(reading.deployment, overtaken) == overtaken
     reading.switch(Mode.READ_ONLY)
     assert SUSPENDED not in run(reading)["events"].details
     assert not reading.deployment.objects.read()
@@ -176,5 +177,5 @@ def test_what_cannot_be_stored_does_not_fail_the_run(reading: Home, caplog: pyte
 
 
 def failed_run(error: ErrorReport) -> Report:
-    reports = {"events": CollectionReport(outcome=Outcome.FAILED, error=error)}
+    reports = {"events": CollectionReport(outcome=Outcome.FAILED, error=error, object_id=1)}
     return Report(operation="ingest", started_at=0, finished_at=1, generation=1, collections=reports)

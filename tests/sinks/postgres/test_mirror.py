@@ -97,18 +97,6 @@ def test_history_that_is_gone_is_66_and_a_new_sink_replaces_the_rows(sinking: Ho
     assert len(database.rows()) == 3, "nothing was written"
 
 
-def test_a_sink_that_is_dropped_during_its_run_leaves_no_hold(sinking: Home, database: Database) -> None:
-    sinking.declare_sink(to=TO)
-    sinking.run_sink()
-    change(sinking, put={5: "e"})
-    with interrupted_at("sink.carried", lambda: release(sinking.shard(), "sink-copies")):
-        assert sinking.run_sink().inserted == 1
-    assert sinking.shard().load().state.holds == {}
-    assert sinking.run_sink().error is None, "a sink that is there after all takes it again"
-    assert "sink-copies" in sinking.shard().load().state.holds
-    assert database.rows() == sinking.tuples("events")
-
-
 def test_a_read_only_deployment_runs_no_sink(sinking: Home, database: Database) -> None:
     sinking.declare_sink(to=TO)
     sinking.switch(Mode.READ_ONLY)

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from threading import Event
-from typing import TYPE_CHECKING
+from threading import Barrier, BrokenBarrierError, Event
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
 from tests.sinks.changes import change
+from tests.sinks.targets.driving import Driven
 from tests.support.silent_server import PATIENCE_S, silent_server
 from tidemark.collections.declarations.sink import SinkDeclaration
 from tidemark.collections.schema.ddl import parse_columns
@@ -24,6 +26,7 @@ from tidemark.sinks.progress import Owner, SinkColumn
 from tidemark.sinks.targets.postgres import target as target_module
 from tidemark.sinks.targets.postgres.connection import BEGIN
 from tidemark.sinks.targets.postgres.copying import copy_text
+from tidemark.sinks.targets.postgres.progress import ProgressTable
 from tidemark.sinks.targets.postgres.target import PostgresTarget
 from tidemark.sinks.targets.registry import open_target
 
@@ -283,3 +286,26 @@ def test_a_run_that_stands_still_in_a_copy_is_ended_by_the_next_one(
     assert first.error is not None
     assert first.exit_code in {ExitCode.UNREACHABLE, ExitCode.FENCED}
     assert [row[:2] for row in database.rows()] == sinking.tuples("events"), "each row once"
+
+
+def test_two_first_claims_at_once_get_two_epochs(
+    sinking: Home, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def claim(table: str) -> int:
+        run = Driven(sinking.settings, {**TO, "table": table}).run()
+        run.target.close()
+        return run.progress.epoch
+
+    claim("others")  # makes the table of progress
+    both_read, real = Barrier(2), ProgressTable.read
+
+    def read(*arguments: Any, **more: Any) -> Progress | None:
+        found = real(*arguments, **more)
+        with suppress(BrokenBarrierError):
+            both_read.wait(0.5)
+        return found
+
+    monkeypatch.setattr(ProgressTable, "read", read)
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(claim, ["copies", "copies"])) == [1, 2]
+    assert database.rows("SELECT epoch FROM tidemark_sinks WHERE target = 'copies'") == [(2,)]

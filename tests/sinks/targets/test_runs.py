@@ -15,6 +15,7 @@ from tests.support.dying import interrupted_at, surviving
 from tests.support.homes import Home
 from tidemark.errors import ConfigurationInvalid
 from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.report import Outcome
 from tidemark.sinks import run
 from tidemark.sinks.inspection import read_statuses
@@ -106,6 +107,22 @@ def test_a_target_that_somebody_removed_is_made_anew(carrying: Home, tmp_path: P
         carrying.shards.iceberg.drop_table(("analytics", "copies"))
     assert carrying.run_sink().details["loaded"] == 4
     assert target.rows() == carrying.user_rows("events")
+
+
+def test_a_run_that_is_overtaken_while_history_is_trimmed_is_fenced(carrying: Home, tmp_path: Path) -> None:
+    target = sinking(carrying, "files", tmp_path, "changes")
+    carrying.run_sink()
+    change(carrying, put={1: "B"})
+
+    def overtake() -> None:
+        carrying.run_sink()
+        downgrade_since(carrying.shard(), carrying.upper("events") - 1, now_ms=carrying.clock.now_ms())
+
+    with interrupted_at("sink.claimed", overtake) as failures:
+        overtaken = carrying.run_sink()
+    assert not failures
+    assert overtaken.exit_code is ExitCode.FENCED, "it lacks nothing that the other one has not carried"
+    assert contents(target.rows()) == carrying.user_rows("events")
 
 
 def test_a_target_that_is_ahead_of_a_restored_collection_is_66(carrying: Home, tmp_path: Path) -> None:

@@ -51,10 +51,11 @@ class CatalogObjects:
 
     def find(self, name: str) -> Found:
         def look(transaction: Transaction) -> Found:
-            value = transaction.get(COLLECTION, NamedKey(name=name))
-            declaration = None if value is None else parse_declaration(name, value)
+            kind, value = _find(transaction, name) or (None, None)
+            declaration = parse_declaration(name, value) if isinstance(value, CollectionValue) else None
             gone = frozenset(each.table_uuid for _, each in transaction.items(DROPPED) if each.name == name)
-            return Found(declaration, _standing(transaction, name), gone)
+            object_id = None if value is None else value.id
+            return Found(declaration, _standing(transaction, name), gone, kind, object_id)
 
         return self.membership.read(look) or Found()
 
@@ -91,13 +92,13 @@ class CatalogObjects:
         return self.membership.change(change)
 
     def suspend(
-        self, name: str, error: ErrorReport, *, back_off: Callable[[int], int] = back_off_ms
+        self, name: str, object_id: int, error: ErrorReport, *, back_off: Callable[[int], int] = back_off_ms
     ) -> Standing | None:
         def change(transaction: Transaction) -> Standing | None:
             self._refuse_when_read_only(transaction, "suspension")
             found = _find(transaction, name)
             present = _standing(transaction, name)
-            if found is None or (present is not None and present.is_paused):
+            if found is None or found[1].id != object_id or (present is not None and present.is_paused):
                 return None
             attempts = 1 if present is None else present.attempts + 1
             new = Standing(
@@ -115,14 +116,14 @@ class CatalogObjects:
 
         return self.membership.change(change)
 
-    def recover(self, name: str) -> bool:
+    def recover(self, name: str, object_id: int) -> bool:
         present = self.read().get(name)
         if present is None or present.is_paused:  # as nearly always: without a commit
             return False
 
         def change(transaction: Transaction) -> bool:
             found, present = _find(transaction, name), _standing(transaction, name)
-            if found is None or present is None or present.is_paused:
+            if found is None or found[1].id != object_id or present is None or present.is_paused:
                 return False
             _put(transaction, name, None)
             self._audit(transaction, "recover", found[0], name, {"attempts": present.attempts})

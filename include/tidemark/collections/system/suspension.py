@@ -14,7 +14,7 @@ from dataclasses import replace
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.isolation import FOLLOWING, only_logging
 from tidemark.collections.mode import read_mode
-from tidemark.errors import Dropped, HardLimit
+from tidemark.errors import Dropped
 from tidemark.exit_codes import ExitCode
 from tidemark.report import SUSPENDED, CollectionReport, Outcome, Report
 
@@ -37,20 +37,20 @@ def settle(deployment: Deployment, report: Report) -> Report:
         for name, result in report.collections.items():
             if result.error is not None:
                 settled[name] = _suspend(deployment, name, result)
-            elif name in resting and result.outcome is not Outcome.SKIPPED:
-                deployment.objects.recover(name)
+            elif name in resting and result.outcome is not Outcome.SKIPPED and result.object_id is not None:
+                deployment.objects.recover(name, result.object_id)
     return replace(report, collections=settled)
 
 
 def _suspend(deployment: Deployment, name: str, result: CollectionReport) -> CollectionReport:
     error = result.error
-    if error is None or error.exit_code is ExitCode.FENCED:  # another process goes on with the object
+    if error is None or result.object_id is None:  # not an object of the catalog, as the run found it
+        return result
+    if error.exit_code in {ExitCode.FENCED, ExitCode.TRANSIENT}:  # another process goes on with it, or this one again
         return result
     if error.kind == Dropped.__name__:  # what is made anew under the name did not fail
         return result
-    if error.kind == HardLimit.__name__:  # the object rests already, and goes on as soon as a persist made room
-        return result
-    standing = deployment.objects.suspend(name, error)
+    standing = deployment.objects.suspend(name, result.object_id, error)
     if standing is None:  # paused or dropped meanwhile
         return result
     log.warning("%s is %s", name, standing)

@@ -36,8 +36,12 @@ class ProgressTable:
     def create(self, connection: psycopg.Connection[Any]) -> None:
         """Make the table if it is missing; two processes that make it at once would fail each other."""
         if not self.exists(connection):
-            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [self._text])
+            _lock(connection, self._text)
             connection.execute(_CREATE.format(self._name))
+
+    def lock(self, connection: psycopg.Connection[Any]) -> None:
+        """Let nobody else claim the target until the transaction ends: a row that is not there has no lock."""
+        _lock(connection, f"{self._text} {self._target}")
 
     def read(self, connection: psycopg.Connection[Any], *, title: str, locks: bool = False) -> Progress | None:
         """Return the progress; None if no sink ever wrote. ``locks``: nobody else writes until the transaction ends."""
@@ -65,6 +69,10 @@ class ProgressTable:
 
     def delete(self, connection: psycopg.Connection[Any]) -> None:
         connection.execute(sql.SQL("DELETE FROM {} WHERE target = %s").format(self._name), [self._target])
+
+
+def _lock(connection: psycopg.Connection[Any], text: str) -> None:
+    connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [text])
 
 
 def _quoted(name: str) -> str:

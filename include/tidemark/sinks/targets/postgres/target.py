@@ -116,6 +116,7 @@ class PostgresTarget(PartedTarget):
     def _claim(self, owner: Owner, generation: int) -> Progress:
         with translated(self.title), self._transaction(after=None) as connection:
             self._progress.create(connection)
+            self._progress.lock(connection)
             found = self._progress.read(connection, title=self.title, locks=True)
             claimed = rules.claim(
                 found,

@@ -1,0 +1,255 @@
+"""Sinks that are dropped, declared anew, paused or overtaken while a run of them is under way, and sinks that fail."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.sinks.changes import change
+from tests.sinks.targets.driving import Driven
+from tests.support.dying import interrupted_at
+from tidemark.collections.deployment import Mode
+from tidemark.collections.maintenance.dropped_tables import remove_dropped
+from tidemark.collections.objects.drop import drop, plan_drop
+from tidemark.collections.system.suspension import settle
+from tidemark.iceberg.commit.holds import downgrade_since
+from tidemark.iceberg.leases.holding import writer_id
+from tidemark.iceberg.leases.table import LeaseTable
+from tidemark.report import SKIPPED_BECAUSE, SUSPENDED, CollectionReport, Outcome
+from tidemark.sinks import run, turns
+from tidemark.sinks.fencing import fence_sinks
+from tidemark.sinks.removal import REMOVERS, clear_sinks
+from tidemark.sinks.run import choose_sinks, run_sinks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.homes import Home
+
+TABLE = {"catalog": "tidemark", "table": "analytics.copies"}
+
+
+@pytest.fixture
+def sinking(carrying: Home) -> Home:
+    change(carrying, put={0: "a", 1: "b", 2: None})
+    carrying.declare_sink(to=folder(carrying))
+    return carrying
+
+
+def folder(home: Home, name: str = "out") -> dict[str, str]:
+    return {"path": str(home.folder / name)}
+
+
+def drop_sink(home: Home, *, clears: bool = True) -> list[str]:
+    """Drop the sink as a command of its own, which dies before it cleans up unless it ``clears``."""
+    deployment = home.deployment
+    gone = drop(
+        home.shards, deployment, plan_drop(home.shards, deployment, ["copies"], clock=home.clock), clock=home.clock
+    )
+    return clear_sinks(home.shards, deployment, gone) if clears else []
+
+
+def holds(home: Home) -> dict[str, Any]:
+    return dict(home.shard().load().state.holds)
+
+
+# -- dropped, and declared anew ------------------------------------------------------------------------------------
+
+
+def test_a_sink_that_was_dropped_before_its_turn_is_skipped(sinking: Home) -> None:
+    deployment = sinking.deployment
+    chosen = choose_sinks(deployment, ["copies"])
+    drop_sink(sinking)
+    sinking.declare_sink(to=folder(sinking, "another"))
+    skipped = run_sinks(sinking.shards, deployment, chosen, clock=sinking.clock).collections["copies"]
+    assert "was dropped" in skipped.details[SKIPPED_BECAUSE]
+    assert holds(sinking) == {}
+    assert not (sinking.folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("point", "is_first"),
+    [("sink.claimed", False), ("sink.held", True), ("sink.carried", True), ("sink.carried", False)],
+)
+def test_a_sink_that_is_dropped_during_its_run_leaves_no_hold_and_no_progress(
+    sinking: Home, point: str, *, is_first: bool
+) -> None:
+    if not is_first:
+        sinking.run_sink()
+        change(sinking, put={5: "e"})
+    with interrupted_at(point, lambda: drop_sink(sinking)) as failures:
+        sinking.run_sink()
+    assert not failures
+    assert holds(sinking) == {}
+    sinking.declare_sink(to={**folder(sinking), "existing": "replace"})
+    assert sinking.run_sink().error is None
+    sinking.declare_sink("others", to=folder(sinking))
+    assert "'copies'" in getattr(sinking.run_sink("others").error, "message", "")
+
+
+def test_a_drop_that_died_releases_what_another_sink_of_the_name_does_not_need(sinking: Home) -> None:
+    sinking.run_sink()
+    sinking.declare_latest("others")
+    drop_sink(sinking, clears=False)
+    sinking.declare_sink(collection="others", to=folder(sinking, "another"))
+    assert remove_dropped(sinking.shards, sinking.deployment, clock=sinking.clock, removers=REMOVERS).exit_code == 0
+    assert holds(sinking) == {}
+
+
+def test_a_target_that_cannot_be_named_any_more_is_given_up_after_the_grace(
+    sinking: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    uri = f"sqlite:///{sinking.folder}/lake.db"
+    lake = {"TYPE": "sql", "URI": uri, "WAREHOUSE": f"file://{sinking.folder}/lake"}
+    known = sinking.settings
+    named = {f"TIDEMARK_CATALOG_LAKE_{name}": value for name, value in lake.items()}
+    sinking.settings = replace(known, connections=named)
+    drop_sink(sinking)
+    sinking.declare_sink(to={"catalog": "lake", "table": "a.copies"})
+    sinking.run_sink()
+    sinking.settings = known
+    (why,) = drop_sink(sinking)
+    assert "is not set" in why
+    for days, left in ((1, 1), (30, 0)):
+        sinking.clock.step(days * 86_400_000)
+        report = remove_dropped(sinking.shards, sinking.deployment, clock=sinking.clock, removers=REMOVERS)
+        assert report.exit_code == 0
+        assert len(sinking.deployment.objects.dropped()) == left
+    assert "keeps the progress" in caplog.text
+
+
+# -- suspended, and paused -----------------------------------------------------------------------------------------
+
+
+def settled(home: Home) -> CollectionReport:
+    """Run the sink as a process of its own."""
+    deployment = home.deployment
+    chosen = choose_sinks(deployment, ["copies"])
+    report = run_sinks(home.shards, deployment, chosen, clock=home.clock)
+    return settle(deployment, report).collections["copies"]
+
+
+def test_a_sink_that_fails_is_suspended_and_goes_on_by_itself(sinking: Home) -> None:
+    (sinking.folder / "out").write_text("in the way")
+    failed = settled(sinking)
+    assert "tried again at" in failed.details[SUSPENDED]
+    assert settled(sinking).outcome is Outcome.SKIPPED
+    (sinking.folder / "out").unlink()
+    sinking.clock.step(60_000)
+    assert settled(sinking).outcome is Outcome.CARRIED
+    assert sinking.deployment.objects.read() == {}
+
+
+def test_a_failure_suspends_only_the_sink_that_failed_and_not_its_successor(sinking: Home) -> None:
+    (sinking.folder / "out").write_text("in the way")
+    deployment = sinking.deployment
+    report = run_sinks(sinking.shards, deployment, choose_sinks(deployment, []), clock=sinking.clock)
+    assert report.collections["copies"].error is not None
+    drop_sink(sinking)
+    sinking.declare_sink(to=folder(sinking, "another"))
+    settle(deployment, report)
+    assert sinking.deployment.objects.read() == {}
+
+
+def test_a_sink_that_is_paused_while_another_one_runs_is_left_out(sinking: Home) -> None:
+    sinking.declare_sink("later", to=folder(sinking, "later"))
+    deployment = sinking.deployment
+    chosen = choose_sinks(deployment, ["copies", "later"])
+    with interrupted_at("sink.carried", lambda: deployment.objects.pause(["later"])):
+        report = run_sinks(sinking.shards, deployment, chosen, clock=sinking.clock)
+    assert [each.outcome for each in report.collections.values()] == [Outcome.CARRIED, Outcome.SKIPPED]
+
+
+# -- a switch of the mode, other runs, other writers ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("happening", ["switch", "drop"])
+def test_the_first_load_into_a_table_that_is_not_there_is_stopped(
+    sinking: Home, monkeypatch: pytest.MonkeyPatch, happening: str
+) -> None:
+    sinking.declare_sink("copies", to=TABLE)
+    real = run.first_rows
+
+    def first_rows(*arguments: Any, **more: Any) -> Iterator[Any]:
+        yield from real(*arguments, **more)
+        if happening == "drop":
+            drop_sink(sinking)
+            return
+        sinking.switch(Mode.READ_ONLY)
+        with another_run("elsewhere:1"):
+            (said,) = fence_sinks(sinking.deployment)
+        assert "'copies'" in said
+
+    @contextmanager
+    def another_run(writer: str) -> Iterator[None]:
+        with leased(sinking, writer):
+            yield
+
+    monkeypatch.setattr(run, "first_rows", first_rows)
+    stopped = sinking.run_sink()
+    assert stopped.error is not None
+    assert stopped.error.kind == {"switch": "ReadOnly", "drop": "Dropped"}[happening]
+    assert not sinking.shards.iceberg.table_exists(("analytics", "copies"))
+
+
+@contextmanager
+def leased(home: Home, writer: str) -> Iterator[None]:
+    """Let another process, of which only its lease is seen, run the sink."""
+    table = LeaseTable(home.settings)
+    table.enter("another", operation="sink copies", collections=["events"], writer=writer)
+    try:
+        yield
+    finally:
+        table.end("another")
+        table.close()
+
+
+def test_a_second_run_is_skipped_while_another_process_runs_the_sink(
+    sinking: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "WAIT_S", 0.0)
+    sinking.declare_sink("others", to=folder(sinking, "others"))
+    with leased(sinking, "elsewhere:1"):
+        skipped = sinking.run_sink()
+        assert sinking.run_sink("others").outcome is Outcome.CARRIED
+    assert "since" in skipped.details[SKIPPED_BECAUSE]
+    assert "elsewhere:1" in skipped.details[SKIPPED_BECAUSE]
+    assert sinking.run_sink().outcome is Outcome.CARRIED
+
+
+def test_a_run_that_was_killed_on_this_host_keeps_nobody_waiting(sinking: Home) -> None:
+    killed = subprocess.Popen(["sleep", "0"])
+    killed.wait()
+    with leased(sinking, writer_id().replace(str(os.getpid()), str(killed.pid))):
+        assert sinking.run_sink().outcome is Outcome.CARRIED
+
+
+@pytest.mark.parametrize("mode", ["mirror", "changes"])
+@pytest.mark.parametrize("to", ["path", "catalog"])
+def test_what_is_corrected_and_trimmed_during_a_run_arrives_once(sinking: Home, to: str, mode: str) -> None:
+    place = folder(sinking, "corrected") if to == "path" else TABLE
+    sinking.declare_sink("corrected", to=place, mode=mode)
+    target = Driven(sinking.settings, place, mode)
+
+    def correct() -> None:
+        change(sinking, put={2: "zz", 8: "new"}, delete=(1,))
+        downgrade_since(sinking.shard(), sinking.upper("events"), now_ms=sinking.clock.now_ms())
+
+    for point in ("sink.held", "sink.carried"):  # of the first load, and of the updates
+        with interrupted_at(point, correct) as failures:
+            assert sinking.run_sink("corrected").error is None
+        assert not failures
+        change(sinking, put={1: point}, delete=(8,))
+    assert sinking.run_sink("corrected").error is None
+    sums: dict[tuple[Any, Any], int] = {}
+    for row in target.rows():
+        row_of = (row["id"], row["name"])
+        sums[row_of] = sums.get(row_of, 0) + row.get("_diff", 1)
+    assert sorted(((*key, count) for key, count in sums.items() if count), key=repr) == [
+        (row["id"], row["name"], 1) for row in sinking.user_rows("events")
+    ]
