@@ -67,10 +67,14 @@ class FileWriter:
         relative = f"{group.directory}/{name}".lstrip("/")
         path = self._folder / relative
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("wb") as file:
-            pq.write_table(rows, file, compression="zstd", write_statistics=True)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with path.open("wb") as file:
+                pq.write_table(rows, file, compression="zstd", write_statistics=True)
+                file.flush()
+                os.fsync(file.fileno())
+        except BaseException:
+            path.unlink(missing_ok=True)  # or a full disk stays full
+            raise
         self._folders |= {folder for folder in path.parents if folder.is_relative_to(self._folder)}
         self._written.append(FileEntry(relative, rows.num_rows, path.stat().st_size, group.bucket))
 
