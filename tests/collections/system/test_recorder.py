@@ -162,7 +162,7 @@ def test_a_run_that_ends_before_its_first_object_failed_for_those_that_it_is_for
     )
     with pytest.raises(UnknownCollection), recording_failure(seen.settings, "reconcile", names, clock=SystemClock()):
         raise UnknownCollection.named("plane", ["planes"])
-    assert len(stored(seen, STATUS)) == 1, "an error of the caller"
+    assert len(stored(seen, STATISTICS)) == 1, "an error of the caller"
 
 
 def test_what_is_paused_resumed_and_dropped_is_said_once(seen: Home) -> None:

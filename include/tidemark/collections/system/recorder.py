@@ -23,7 +23,7 @@ from tidemark.collections.isolation import only_logging
 from tidemark.collections.maintenance.maintain import MaintenancePolicy, maintain
 from tidemark.collections.mode import read_mode
 from tidemark.collections.system.declarations import STATISTICS, STATUS, SYSTEM_DECLARATIONS
-from tidemark.collections.system.rules import Status, StatusChange, resting, statistics_of, status_after
+from tidemark.collections.system.rules import SAYS_NOTHING, Status, StatusChange, resting, statistics_of, status_after
 from tidemark.collections.system.tables import open_table
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shards import SYSTEM, Shards
@@ -46,7 +46,7 @@ def record_run(deployment: Deployment, report: Report, *, clock: Clock, names: S
     What is in the report and is not an object of the catalog, such as a quarantine, is left out. A run that ended
     before its first object failed for each of ``names``; without names, for all objects that such a run is for.
     """
-    if not report.collections and report.error is None:
+    if not report.collections and (report.error is None or report.error.exit_code in SAYS_NOTHING):
         return
     with only_logging(f"the run {report.operation!r}"):
         fail_point("record.before")

@@ -17,7 +17,9 @@ from tidemark.report import CollectionReport, ErrorReport, Outcome
 # The operations that carry rows into an object, or out of it: whether they succeed, is the status of the object. Others
 # (compact, persist, maintain, …) can fail while rows come in, and succeed while none do: those are measured only.
 CARRYING: Final = frozenset({"reconcile", "append", "ingest", "flush", "replay", "retry", "sink"})
-_SAYS_NOTHING = frozenset({ExitCode.USAGE, ExitCode.FENCED})  # about the object: another caller, or deployment, goes on
+SAYS_NOTHING: Final = frozenset(
+    {ExitCode.USAGE, ExitCode.FENCED}
+)  # about the object: another caller, or deployment, goes on
 
 
 class Status(StrEnum):
@@ -58,7 +60,7 @@ def status_after(operation: str, result: CollectionReport, standing: Standing | 
     if operation not in CARRYING:
         return None
     if result.error is not None:
-        says_nothing = result.error.exit_code in _SAYS_NOTHING or _is_of_another(result)
+        says_nothing = result.error.exit_code in SAYS_NOTHING or _is_of_another(result)
         return None if says_nothing else stalled(operation, result.error)
     return None if result.outcome is Outcome.SKIPPED else StatusChange(status=Status.RUNNING)
 
