@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -289,3 +290,20 @@ def test_an_edited_manifest_is_never_guessed_at(plain: Driven, out: Path) -> Non
     last.write_text("{")
     with pytest.raises(CorruptState):
         plain.run(owner=OWNER)
+
+
+def test_a_disk_that_is_full_is_69_and_keeps_nothing_half_written(
+    plain: Driven, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = plain.run()
+
+    def fill_up(rows: Any, file: Any, **_: Any) -> None:
+        file.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(pq, "write_table", fill_up)
+        with pytest.raises(Unreachable, match="No space left"):
+            run.load([row(1, "a")])
+    assert paths(out) == set()
+    run.load([row(1, "a")])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conftest import settings_in
 from tests.sinks.changes import change
 from tests.sinks.targets.conftest import KINDS, place, with_lake
 from tests.sinks.targets.driving import Driven
@@ -107,6 +108,23 @@ def test_a_target_that_somebody_removed_is_made_anew(carrying: Home, tmp_path: P
         carrying.shards.iceberg.drop_table(("analytics", "copies"))
     assert carrying.run_sink().details["loaded"] == 4
     assert target.rows() == carrying.user_rows("events")
+
+
+def test_two_installations_do_not_take_one_target_from_each_other_again_and_again(
+    carrying: Home, tmp_path: Path
+) -> None:
+    to = {"path": str(tmp_path / "out"), "existing": "replace"}
+    (tmp_path / "other").mkdir()
+    other = Home(settings_in(tmp_path / "other"), tmp_path / "other", now_ms=1_000_000)
+    other.declare_latest(delete_when={"op": "d"})
+    for home in (carrying, other):
+        change(home, put={0: "a"})
+        home.declare_sink(to=to)
+    assert carrying.run_sink().error is None
+    assert other.run_sink().error is None, "as after the first one was dropped"
+    refused = carrying.run_sink()
+    assert refused.exit_code is ExitCode.NOT_POSSIBLE
+    assert other.run_sink().error is None
 
 
 def test_a_run_that_is_overtaken_while_history_is_trimmed_is_fenced(carrying: Home, tmp_path: Path) -> None:
