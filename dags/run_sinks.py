@@ -8,7 +8,7 @@ mapped task for each sink, named after it: it asks the target how far it came, a
 progress in one transaction of the target, without a JVM. The first run carries the contents. A task that carried
 something emits the asset `tidemark_sink_NAME`.
 
-A first load of many rows (`spark_from_rows` of the sink, 20 million without) is left for **one Spark application**,
+A first load of many rows (`spark_from_rows` of the sink, 100 million without) is left for **one Spark application**,
 beside the other sinks: `check_large_loads` goes on only if there is one → `load_with_spark` runs these sinks, whose
 parts the executors write → `show_load` is one task for each of them, as `run_sink` is for the others. Topics of Kafka
 are always loaded by `run_sink`.

@@ -160,7 +160,7 @@ class SinkDeclaration(Strict):
     mode: SinkMode
     key: ColumnNames | None = None  # None: the key of the collection
     warn_after: Duration = "1d"  # the age of the kept history at which somebody should look
-    spark_from_rows: Annotated[int, Field(ge=1)] = 20_000_000  # a first load of so many rows is for many processes
+    spark_from_rows: Annotated[int, Field(ge=1)] = 100_000_000  # a first load of so many rows is for many processes
 
     @model_validator(mode="after")
     def _has_a_key_if_it_mirrors(self) -> Self:
