@@ -143,7 +143,9 @@ class TransactionalProducer:
         if error.code() in FENCED:
             return FencedByEpoch(
                 f"another run has taken {self._title} over, or a transaction took too long: {error.str()}",
-                hint="start over: the next run asks the topic how far it came",
+                hint="start over: the next run asks the topic how far it came; if one transaction takes longer than 15 "
+                "minutes, add `?producer.transaction.timeout.ms=…` to the address, up to the broker's "
+                "`transaction.max.timeout.ms`",
             )
         if error.code() in _REFUSED:
             return ConfigurationInvalid(
