@@ -145,7 +145,10 @@ def test_a_sink_that_fails_is_suspended_and_goes_on_by_itself(sinking: Home) -> 
     assert settled(sinking).outcome is Outcome.SKIPPED
     (sinking.folder / "out").unlink()
     sinking.clock.step(60_000)
-    assert settled(sinking).outcome is Outcome.CARRIED
+    carried = settled(sinking)
+    assert carried.outcome is Outcome.CARRIED
+    assert carried.details["bytes"] > 0
+    assert carried.details["lag_ms"] == 0
     assert sinking.deployment.objects.read() == {}
 
 
