@@ -14,7 +14,8 @@ parts the executors write → `show_load` is one task for each of them, as `run_
 are always loaded by `run_sink`.
 
 A sink that fails is **suspended**: runs leave it out for a minute, then twice as long after each further failure, an
-hour at most, and then try it again. `tidemark status` shows it. A run that names it in `sinks` tries it at once.
+hour at most. The first run after that time tries it again; nothing starts a run for it, so that is the next change of a
+collection, or ten minutes later at most. `tidemark status` shows it. A run that names it in `sinks` tries it at once.
 
 - `Unreachable`: the target is down. The collection keeps the history that the sink needs; other sinks go on.
 - `FencedByEpoch`, retried: another run of the same sink took the target over.
@@ -22,7 +23,11 @@ hour at most, and then try it again. `tidemark status` shows it. A run that name
 - `NotPossible`: another sink wrote to that target. Give this one a target of its own, or drop the other sink.
 - `HistoryGone`: the target is older than the history that is kept, for example after it was restored from a backup.
   Drop the sink, and declare it again with `existing: replace`.
-- Skipped: the deployment is read-only, or somebody paused the sink, or it is suspended. It goes on where it was.
+- Skipped: the deployment is read-only, or somebody paused the sink, or it is suspended, or was dropped. It goes on
+  where it was.
+- Skipped because another run of the sink is under way: the message says where, and since when. A run waits for 20
+  seconds for the other one, which carries what comes meanwhile. So a long first load, or a target that hangs, stops
+  its own sink alone: several runs of this DAG go side by side.
 
 Every task may be killed, retried, cleared or run twice at once: the target refuses all runs but the newest.
 `max_active_runs` is politeness. Trigger with `sinks` to run some only.
@@ -45,7 +50,7 @@ from tidemark.orchestration.tasks.sinks import LARGE, WITH_SPARK, check_large_lo
     schedule=AssetOrTimeSchedule(timetable=CronDataIntervalTimetable("*/10 * * * *", timezone="UTC"), assets=[CHANGED]),
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,  # a run carries all that came by now
-    max_active_runs=1,  # politeness only: of two runs at once the target refuses the older one
+    max_active_runs=4,  # sinks whose loads take hours, or hang, stop no other sink; each runs once at a time
     dagrun_timeout=LONGEST_MOVE + timedelta(hours=6),
     default_args={"owner": "tidemark", "execution_timeout": timedelta(hours=5), **RETRIES},
     params={

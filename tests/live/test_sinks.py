@@ -10,6 +10,7 @@ import pytest
 
 from tests.live.conftest import DECLARATIONS, RECONCILE, RUN_SECONDS, SINKS
 from tests.sinks.postgres.conftest import connected
+from tidemark.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tools.local_airflow.client import AirflowClient
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.postgres]
+WITHIN_MS = 30_000  # from the commit of the correction over its asset to the row in the database
 SEATS = """sinks:
   seats: {from: planes, to: {connection: pg, table: seats}, mode: mirror}
 """
@@ -52,10 +54,15 @@ def seats(database: str) -> dict[str, int]:
         return dict(connection.execute("SELECT tailnum, seats FROM seats").fetchall())
 
 
-def correct(client: AirflowClient, installation: Home, lines: list[str]) -> None:
-    """Change the source and reconcile; sinks are not mentioned."""
+def start_correction(client: AirflowClient, installation: Home, lines: list[str]) -> str:
+    """Change the source and start to reconcile; sinks are not mentioned. Return the id of the run."""
     installation.write_lines("planes", "tailnum,seats", *lines)
-    run_id = client.trigger(RECONCILE, conf={"collections": ["planes"], "max_delete_ratio": 1})
+    return client.trigger(RECONCILE, conf={"collections": ["planes"], "max_delete_ratio": 1})
+
+
+def correct(client: AirflowClient, installation: Home, lines: list[str]) -> None:
+    """Change the source and reconcile."""
+    run_id = start_correction(client, installation, lines)
     assert client.wait(RECONCILE, run_id, timeout_s=RUN_SECONDS) == "success"
 
 
@@ -67,10 +74,12 @@ def test_a_correction_starts_the_sinks_and_reaches_the_database(
     assert client.wait(SINKS, run_id, timeout_s=RUN_SECONDS) == "success"
     assert seats(database) == {"N1": 1}
 
-    correct(client, installation, ["N1,10", "N2,2"])
+    start_correction(client, installation, ["N1,10", "N2,2"])
     client.wait_until(
         lambda: seats(database) == {"N1": 10, "N2": 2}, what="the correction in the database", timeout_s=RUN_SECONDS
     )
+    committed_ms = installation.upper("planes")  # by the clock of the process that committed the correction
+    assert SystemClock().now_ms() - committed_ms <= WITHIN_MS
     started = [run for run in client.runs(SINKS) if run["run_type"] == "asset_triggered"]
     assert started, "nobody triggered that run"
 

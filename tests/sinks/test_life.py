@@ -6,13 +6,15 @@ import os
 import subprocess
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.sinks.changes import change
 from tests.sinks.targets.driving import Driven
-from tests.support.dying import interrupted_at
+from tests.support.dying import Crash, dying_at, interrupted_at
+from tests.support.homes import Home
 from tidemark.collections.deployment import Mode
 from tidemark.collections.maintenance.dropped_tables import remove_dropped
 from tidemark.collections.objects.drop import drop, plan_drop
@@ -24,12 +26,14 @@ from tidemark.report import SKIPPED_BECAUSE, SUSPENDED, CollectionReport, Outcom
 from tidemark.sinks import run, turns
 from tidemark.sinks.fencing import fence_sinks
 from tidemark.sinks.removal import REMOVERS, clear_sinks
+from tidemark.sinks.rows import cut_commits
 from tidemark.sinks.run import choose_sinks, run_sinks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from tests.support.homes import Home
+    from tidemark.settings import Settings
 
 TABLE = {"catalog": "tidemark", "table": "analytics.copies"}
 
@@ -141,7 +145,10 @@ def test_a_sink_that_fails_is_suspended_and_goes_on_by_itself(sinking: Home) -> 
     assert settled(sinking).outcome is Outcome.SKIPPED
     (sinking.folder / "out").unlink()
     sinking.clock.step(60_000)
-    assert settled(sinking).outcome is Outcome.CARRIED
+    carried = settled(sinking)
+    assert carried.outcome is Outcome.CARRIED
+    assert carried.details["bytes"] > 0
+    assert carried.details["lag_ms"] == 0
     assert sinking.deployment.objects.read() == {}
 
 
@@ -163,6 +170,30 @@ def test_a_sink_that_is_paused_while_another_one_runs_is_left_out(sinking: Home)
     with interrupted_at("sink.carried", lambda: deployment.objects.pause(["later"])):
         report = run_sinks(sinking.shards, deployment, chosen, clock=sinking.clock)
     assert [each.outcome for each in report.collections.values()] == [Outcome.CARRIED, Outcome.SKIPPED]
+
+
+# -- a long backlog ------------------------------------------------------------------------------------------------
+
+
+def test_a_backlog_of_batches_is_cut_between_commits_and_goes_on_after_a_crash(
+    home: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appending = Home(home, tmp_path, now_ms=1_000_000)
+    appending.declare_reader()
+    appending.declare_sink(mode="changes", to=TABLE)
+    for count in (2, 2, 2, 3):
+        appending.clock.step(1_000)
+        appending.send_rows(0, count)
+        appending.ingest()
+        if appending.sent == 2:  # the first contents are one transaction in any case
+            appending.run_sink()
+    monkeypatch.setattr(run, "cut_commits", partial(cut_commits, rows=4))
+    with pytest.raises(Crash), dying_at("sink.moved"):
+        appending.run_sink()
+    target = Driven(home, TABLE, "changes")
+    assert sorted(row["id"] for row in target.rows()) == [0, 1, 2, 3, 4, 5]
+    assert appending.run_sink().inserted == 3
+    assert sorted(row["id"] for row in target.rows()) == appending.ids()
 
 
 # -- a switch of the mode, other runs, other writers ---------------------------------------------------------------

@@ -42,6 +42,12 @@ class AppendedCommit:
         return self.state.lower if isinstance(self.state.lower, int) else 0
 
     @property
+    def row_count(self) -> int:
+        """How many rows the commit has written."""
+        summaries = [each.summary for each in (*self.foreign, self.snapshot) if each.summary is not None]
+        return sum(int(summary["added-records"] or 0) for summary in summaries)
+
+    @property
     def is_append(self) -> bool:
         return self.state.kind in _ADDING
 

@@ -105,6 +105,12 @@ def claim(found: Progress | None, owner: Owner, *, mode: str, generation: int, r
     return replace(found, epoch=found.epoch + 1, generation=generation)
 
 
+def known_columns(before: Progress, after: Progress) -> tuple[SinkColumn, ...]:
+    """Return the columns of the target: those of the rows, and those that the collection dropped before."""
+    ids = {column.id for column in after.columns}
+    return (*after.columns, *(column for column in before.columns if column.id not in ids))
+
+
 def lag_ms(time: int | None, changed: Frontier | None, *, now_ms: int) -> int | None:
     """Return for how long the first update that the target lacks may have been waiting; None: nothing was loaded yet.
 

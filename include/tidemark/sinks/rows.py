@@ -39,6 +39,11 @@ def first_snapshot(head: ShardHead) -> Snapshot:
     return head.own if head.state.layout is ShardKind.APPEND_ONLY else head.contents
 
 
+def carried_snapshot(head: ShardHead) -> int:
+    """Return the snapshot that a target remembers as carried; 0 where times alone tell."""
+    return head.own.snapshot_id if head.state.layout is ShardKind.APPEND_ONLY else 0
+
+
 def first_rows(head: ShardHead, columns: Sequence[str], *, time: int | None) -> Iterator[pa.RecordBatch]:
     """Yield the contents in pieces; ``time``, if given, is the ``_time`` of all rows, with ``_diff`` 1."""
     for batch in read_contents(head.table, first_snapshot(head), columns):
@@ -90,6 +95,23 @@ def cut_times(head: ShardHead, from_: int, until: int, *, rows: int = TRANSACTIO
             counted = 0
         counted, last = counted + added, upper
     return [*ends, until]
+
+
+def cut_commits(commits: Sequence[AppendedCommit], *, rows: int = TRANSACTION_ROWS) -> list[list[AppendedCommit]]:
+    """Return the commits in groups of about ``rows`` rows at most, the last one perhaps empty.
+
+    A large commit stays whole. So do commits that leave one upper: progress at that time says that all are carried.
+    """
+    groups: list[list[AppendedCommit]] = [[]]
+    counted = 0
+    for commit in commits:
+        is_later = bool(groups[-1]) and commit.state.upper != groups[-1][-1].state.upper
+        if counted and is_later and counted + commit.row_count > rows:
+            groups.append([])
+            counted = 0
+        groups[-1].append(commit)
+        counted += commit.row_count
+    return groups
 
 
 def _with_update(batch: pa.RecordBatch, time: int) -> pa.RecordBatch:

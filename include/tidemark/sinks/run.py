@@ -40,12 +40,21 @@ from tidemark.iceberg.shard.state import NEVER, ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.report import SKIPPED_BECAUSE, CollectionReport, Outcome, Report
 from tidemark.settings import Settings
-from tidemark.sinks.appended_rows import list_commits
+from tidemark.sinks.appended_rows import AppendedCommit, list_commits
 from tidemark.sinks.history import hold_history, is_applied, refuse_dropped
 from tidemark.sinks.large_loads import is_large, owner_of
 from tidemark.sinks.net_changes import check_unique, net_by_key, order_updates
-from tidemark.sinks.progress import Owner, Progress, SinkColumn, check_epoch, check_owner, lag_ms
-from tidemark.sinks.rows import appended_rows, columns_of, cut_times, first_rows, keyed_rows, read_keys
+from tidemark.sinks.progress import Owner, Progress, check_epoch, check_owner, known_columns, lag_ms
+from tidemark.sinks.rows import (
+    appended_rows,
+    carried_snapshot,
+    columns_of,
+    cut_commits,
+    cut_times,
+    first_rows,
+    keyed_rows,
+    read_keys,
+)
 from tidemark.sinks.target import Target
 from tidemark.sinks.targets.registry import open_target
 from tidemark.sinks.turns import taking_turn
@@ -262,7 +271,7 @@ def _load(run: _Run) -> None:
     fail_point("sink.held")
     head = _load_head(run)
     upper = head.state.open_upper(f"collection {sink.collection!r}")
-    after = replace(run.progress, time=upper, snapshot=_carried_snapshot(head), columns=columns_of(head))
+    after = replace(run.progress, time=upper, snapshot=carried_snapshot(head), columns=columns_of(head))
     refuse_when_read_only(run.deployment, f"run of sink {sink.name!r}")
     if run.start_spark is not None and is_large(run.target, head):
         from tidemark.sinks.spark_load import load_with_spark  # noqa: PLC0415 - imports pyspark, for few runs
@@ -320,13 +329,13 @@ def _follow(run: _Run) -> bool:
     columns = columns_of(head)
     if not _has_news(head, run.progress):
         return False
-    names = [column.name for column in columns]
     if head.state.layout is ShardKind.APPEND_ONLY:
-        refuse_when_read_only(run.deployment, f"run of sink {run.sink.name!r}")
-        after = replace(run.progress, time=upper, snapshot=_carried_snapshot(head), columns=columns)
         commits = list_commits(head, start, run.progress.snapshot, collection=run.sink.collection)
-        run.target.append(run.progress, after, _counted(run, appended_rows(head, commits, names)))
-        _move_on(run, after)
+        *earlier, last = cut_commits(commits)
+        for group in earlier:
+            end = group[-1].state.open_upper("a commit")
+            _append(run, head, group, time=end, snapshot=group[-1].snapshot.snapshot_id)
+        _append(run, head, last, time=upper, snapshot=carried_snapshot(head))
         return True
     ends = cut_times(head, start, upper)
     if run.sink.mode is SinkMode.MIRROR and not run.is_key_kept:
@@ -341,8 +350,14 @@ def _follow(run: _Run) -> bool:
     return True
 
 
-def _carried_snapshot(head: ShardHead) -> int:
-    return head.own.snapshot_id if head.state.layout is ShardKind.APPEND_ONLY else 0
+def _append(run: _Run, head: ShardHead, commits: Sequence[AppendedCommit], *, time: int, snapshot: int) -> None:
+    """Append the rows of the commits, which end at ``time`` and ``snapshot``, in one transaction."""
+    refuse_when_read_only(run.deployment, f"run of sink {run.sink.name!r}")
+    columns = columns_of(head)
+    after = replace(run.progress, time=time, snapshot=snapshot, columns=columns)
+    rows = appended_rows(head, commits, [column.name for column in columns])
+    run.target.append(run.progress, after, _counted(run, rows))
+    _move_on(run, after)
 
 
 def _check_key(run: _Run, head: ShardHead) -> None:
@@ -396,7 +411,7 @@ def _keep_history(run: _Run, head: ShardHead, time: int) -> None:
 
 def _move_on(run: _Run, after: Progress) -> None:
     """Note what the target has committed, and let go of the history before."""
-    run.progress = replace(after, columns=_known_columns(run.progress, after))
+    run.progress = replace(after, columns=known_columns(run.progress, after))
     fail_point("sink.carried")
     assert after.time is not None  # noqa: S101 - for mypy
     try:
@@ -404,12 +419,6 @@ def _move_on(run: _Run, after: Progress) -> None:
     except AsOfBeforeSince as error:
         raise StaleState(f"another run of sink {run.sink.name!r} has come further", hint="run it again") from error
     fail_point("sink.moved")
-
-
-def _known_columns(before: Progress, after: Progress) -> tuple[SinkColumn, ...]:
-    """Return the columns of the target: those of the rows, and those that the collection dropped before."""
-    ids = {column.id for column in after.columns}
-    return (*after.columns, *(column for column in before.columns if column.id not in ids))
 
 
 def _hold_from(run: _Run, time: int) -> None:

@@ -291,24 +291,10 @@ def test_replaced_deployment_appends_nothing(appenders: Appenders, home: Setting
         appenders.blind_write("events", ROWS)
 
 
-# -- force_writable ------------------------------------------------------------------------------------------------
-
-
-def test_forced_system_collection_is_written_in_read_only_mode(appenders: Appenders, home: Settings) -> None:
-    audit = Shards.connect(home).create("audit", schema=SCHEMA, layout=ShardKind.APPEND_ONLY, namespace=SYSTEM)
-    appenders.register("audit", namespace=SYSTEM, force_writable=True)
-    switch(home, Mode.READ_ONLY)
-    assert appenders.monotonic_appender("audit").append(ROWS).outcome is Outcome.APPENDED
-    assert visible(audit) == Counter(numbers(0, 2))
-    with pytest.raises(ReadOnly):  # nobody would hear of it if it were refused later
-        appenders.blind_write("audit", ROWS)
-
-
 def test_rows_of_a_system_collection_are_never_staged(appenders: Appenders, home: Settings) -> None:
     audit = Shards.connect(home).create("audit", schema=SCHEMA, layout=ShardKind.APPEND_ONLY, namespace=SYSTEM)
     with pytest.raises(UsageError, match="neither listed nor flushed") as caught:
         appenders.register("audit", namespace=SYSTEM)
-    assert "force_writable" in caught.value.hint
     assert "reject" in caught.value.hint
     appenders.register("audit", namespace=SYSTEM, on_read_only=REJECT)
     switch(home, Mode.READ_ONLY)
@@ -317,11 +303,6 @@ def test_rows_of_a_system_collection_are_never_staged(appenders: Appenders, home
     assert audit.load().staged_branches == {}
     switch(home, Mode.READ_WRITE)
     assert appenders.monotonic_appender("audit").append(ROWS).outcome is Outcome.APPENDED
-
-
-def test_user_collection_is_not_forced(appenders: Appenders) -> None:
-    with pytest.raises(UsageError, match="no system collection"):
-        appenders.register("events", force_writable=True)
 
 
 def test_rows_that_fail_an_expectation_are_refused_to_their_caller_alone(appenders: Appenders, events: Shard) -> None:

@@ -173,7 +173,6 @@ class Appenders:
         *,
         namespace: str = COLLECTIONS,
         on_read_only: OnReadOnly = OnReadOnly.STAGE,
-        force_writable: bool = False,
         status: StatusHistory | None = None,
         expect: Expectations | None = None,
     ) -> None:
@@ -187,24 +186,18 @@ class Appenders:
             namespace: The users' collections, or the system's.
             on_read_only: Whether a read-only deployment stages or refuses rows. Rows of a system collection cannot be
                 staged, because only users' collections can be listed, flushed and discarded.
-            force_writable: Whether even a read-only deployment publishes rows. Only for system collections that no
-                other deployment writes.
             status: Leave out superseded statuses; a caller whose rows are all left out still gets an answer.
             expect: What must hold for the rows of each write; only the caller whose rows fail is refused.
 
         Raises:
             UnknownCollection: If no collection has that name.
-            UsageError: If the collection is not append-only, or the options do not fit the namespace.
+            UsageError: If the collection is not append-only, or its rows cannot be staged.
             OnlyThroughBuffer: If the rows of the collection come out of a write buffer.
         """
-        if force_writable and namespace != SYSTEM:
-            raise UsageError(
-                f"{name!r} is no system collection: read-only mode holds for it", hint="leave `force_writable` out"
-            )
-        if namespace == SYSTEM and on_read_only is OnReadOnly.STAGE and not force_writable:
+        if namespace == SYSTEM and on_read_only is OnReadOnly.STAGE:
             raise UsageError(
                 f"{name!r} is a system collection: rows that were staged for it could be neither listed nor flushed",
-                hint="register it with `force_writable`, if no other deployment writes it, or to reject rows",
+                hint="register it to reject rows",
             )
         if name in self._tasks:
             log.error("collection %s is registered already", name)
@@ -233,7 +226,6 @@ class Appenders:
                 deployment=self.deployment,
                 clock=self.clock,
                 rules=rules,
-                force_writable=force_writable,
                 status=news if rules.status else None,
             )
 

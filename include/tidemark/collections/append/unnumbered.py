@@ -35,15 +35,13 @@ def append_blindly(
     deployment: Deployment,
     clock: Clock,
     rules: Rules = NOTHING_ASKED,
-    force_writable: bool = False,
     status: StatusFilter | None = None,
 ) -> Appended:
     """Append ``rows``, which have exactly the user columns, in any order; every call appends the rows once more.
 
     Any number of processes of one deployment may share a ``producer``; each deployment has its own numbers for it. A
-    read-only deployment stages or refuses the rows, as the ``rules`` say, or publishes them all the same
-    (``force_writable``: for shards that only this deployment writes). ``status`` leaves out superseded statuses; if all
-    are superseded, nothing is written. The caller has checked what the rules expect.
+    read-only deployment stages or refuses the rows, as the ``rules`` say. ``status`` leaves out superseded statuses; if
+    all are superseded, nothing is written. The caller has checked what the rules expect.
 
     Raises:
         OnlyThroughBuffer: If all rows of the collection come out of a write buffer.
@@ -60,7 +58,7 @@ def append_blindly(
         writer, mode = join_to_write(shard, deployment)
         head = shard.load()
         check_append_only(head, shard.name)
-        may_publish = mode is Mode.READ_WRITE or force_writable
+        may_publish = mode is Mode.READ_WRITE
         if not may_publish:
             rules.refuse_when_read_only(mode, generation=deployment.generation)
         news = rows if status is None else status.choose(head, rows)
