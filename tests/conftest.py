@@ -57,6 +57,7 @@ def _isolate_environment() -> None:
 _isolate_environment()
 
 from tests.support import cpu_time  # noqa: E402 - after the environment is clean
+from tests.support.compiled_statements import share_compiled_statements  # noqa: E402
 from tests.support.exploration import is_soak, list_characters, register_profiles  # noqa: E402
 from tidemark.settings import Settings  # noqa: E402
 from tidemark.spark.session import spark_session  # noqa: E402
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from tools.kafka_broker import KafkaBroker
 
 
+share_compiled_statements()
 register_profiles()  # before the option --hypothesis-profile is read
 
 
