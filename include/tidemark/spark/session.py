@@ -22,6 +22,8 @@ _OFTEN_ASKED_FOR = {  # by class, its members that are asked for often
     "PythonSQLUtils": (),
     "PythonUtils": ("toSeq",),
     "functions": _FUNCTIONS,
+    "org.apache.hadoop.fs.Path": (),
+    "org.apache.spark.sql.catalyst.trees.TreePattern": (),
     "org.apache.spark.sql.classic.SparkSession": (),
     "org.apache.spark.sql.functions": _FUNCTIONS,
 }
