@@ -23,6 +23,9 @@ PROJECT_ROOT = Path(__file__).resolve().parents[1]
 ROOT = Path(tempfile.mkdtemp(prefix="tidemark-tests-"))
 # A JVM of the tests lives for seconds or minutes over a few rows: the better compiler costs more than it saves.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# With this compiler alone a JVM has room for 48 MB of code, which one session of tests fills: the JVM would spend its
+# time on throwing code away and compiling that code again; and on collecting garbage, with little room for it.
+ROOMY_JAVA = f"{QUICK_JAVA} -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=256m -Xmn384m"
 
 
 def _isolate_environment() -> None:
@@ -42,7 +45,7 @@ def _isolate_environment() -> None:
         "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
         "SPARK_CONF_DIR": str(ROOT / "spark-conf"),
         "SPARK_LAUNCHER_OPTS": QUICK_JAVA,
-        "SPARK_SUBMIT_OPTS": QUICK_JAVA,  # for every driver that a test submits; these keep generated code
+        "SPARK_SUBMIT_OPTS": ROOMY_JAVA,  # for every driver that a test submits; these keep generated code
         "TIDEMARK_HOME": str(ROOT / "home"),
         "TZ": "UTC",
         "XDG_RUNTIME_DIR": str(ROOT / "runtime"),  # where the PostgreSQL package keeps its lock
@@ -54,6 +57,7 @@ def _isolate_environment() -> None:
 _isolate_environment()
 
 from tests.support import cpu_time  # noqa: E402 - after the environment is clean
+from tests.support.compiled_statements import share_compiled_statements  # noqa: E402
 from tests.support.exploration import is_soak, list_characters, register_profiles  # noqa: E402
 from tidemark.settings import Settings  # noqa: E402
 from tidemark.spark.session import spark_session  # noqa: E402
@@ -68,6 +72,7 @@ if TYPE_CHECKING:
     from tools.kafka_broker import KafkaBroker
 
 
+share_compiled_statements()
 register_profiles()  # before the option --hypothesis-profile is read
 
 

@@ -18,6 +18,16 @@ from tidemark.spark.conf import S3_SCHEMES, catalog_conf, catalog_secrets, local
 from tidemark.spark.toolchain import S3_PACKAGES
 
 _S3_CLIENT = "software.amazon.awssdk.services.s3.S3Client"
+_FUNCTIONS = ("col", "expr", "isnull", "lit", "when", "xxhash64")
+_OFTEN_ASKED_FOR = {  # by class, its members that are asked for often
+    "PythonSQLUtils": (),
+    "PythonUtils": ("toSeq",),
+    "functions": _FUNCTIONS,
+    "org.apache.hadoop.fs.Path": (),
+    "org.apache.spark.sql.catalyst.trees.TreePattern": (),
+    "org.apache.spark.sql.classic.SparkSession": (),
+    "org.apache.spark.sql.functions": _FUNCTIONS,
+}
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -49,6 +59,7 @@ def spark_session(
     try:
         _check_store(context, settings)
         _set_in_driver(context, catalog_secrets(settings))
+        _remember_names(context)
         yield SparkSession(context)
     finally:
         context.stop()
@@ -121,6 +132,19 @@ def _set_in_driver(context: SparkContext, secrets: Mapping[str, str]) -> None:
     java_conf = context._jsc.sc().conf()  # noqa: SLF001 - no Python form of it
     for key, value in secrets.items():
         java_conf.set(key, value)
+
+
+def _remember_names(context: SparkContext) -> None:
+    """Keep what pyspark looks up for each column and each frame.
+
+    pyspark asks the JVM for a class whenever it calls one, and the JVM seeks some names in each of 300 jars.
+    """
+    jvm = context._jvm  # noqa: SLF001 - no Python form of it
+    for class_name, members in _OFTEN_ASKED_FOR.items():
+        found = getattr(jvm, class_name)
+        setattr(jvm, class_name, found)
+        for member in members:
+            setattr(found, member, getattr(found, member))
 
 
 def _session_on_running(context: SparkContext, settings: Settings, conf: Mapping[str, str]) -> SparkSession:

@@ -148,7 +148,7 @@ def hadoop_path(path: str, spark: SparkSession) -> tuple[Any, Any]:
     jvm = spark._jvm  # noqa: SLF001 - Hadoop's file systems have no Python form
     if jvm is None:
         raise ValueError("a Spark Connect session has no Hadoop file systems")
-    found = jvm.org.apache.hadoop.fs.Path(path)
+    found = getattr(jvm, "org.apache.hadoop.fs.Path")(path)  # in one question, where dots would ask five
     return found, found.getFileSystem(spark._jsc.hadoopConfiguration())  # noqa: SLF001
 
 

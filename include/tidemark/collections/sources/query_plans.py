@@ -20,13 +20,14 @@ _REPEATABLE = frozenset(
     }
 )  # fmt: skip
 
+_TREE_PATTERN = "org.apache.spark.sql.catalyst.trees.TreePattern"
 _PLAN_EXPRESSION = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
 
 
 def is_repeatable(spark: SparkSession, frame: DataFrame) -> bool:
     """Say whether ``frame`` returns the same rows whenever its inputs hold the same rows."""
     plan = _analysed(frame)
-    patterns = spark._jvm.org.apache.spark.sql.catalyst.trees.TreePattern  # type: ignore[union-attr]  # noqa: SLF001
+    patterns = getattr(spark._jvm, _TREE_PATTERN)  # noqa: SLF001
     if not plan.deterministic() or plan.containsPattern(patterns.CURRENT_LIKE()):
         return False
     return all(_class_of(node) in _REPEATABLE for node in _nodes(plan))
