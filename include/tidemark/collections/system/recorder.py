@@ -44,14 +44,19 @@ Rows = list[dict[str, Any]]
 def record_run(deployment: Deployment, report: Report, *, clock: Clock) -> None:
     """Record a run: each status that changed in one commit, and the measures of each object in another one.
 
-    What is in the report and is not an object of the catalog, such as a quarantine, is left out.
+    What is in the report and is not an object of the catalog, such as a quarantine, is left out. So is an object that
+    was dropped meanwhile, whoever has its name now.
     """
     if not report.collections:
         return
     with only_logging(f"the run {report.operation!r}"):
         fail_point("record.before")
         objects = deployment.registry.objects()
-        ran = [(name, objects[name], result) for name, result in report.collections.items() if name in objects]
+        ran = [
+            (name, objects[name], result)
+            for name, result in report.collections.items()
+            if name in objects and result.object_id in {None, objects[name].id}
+        ]
         standings = deployment.objects.read()
         found = [
             (name, known, status_after(report.operation, result, standings.get(name))) for name, known, result in ran
