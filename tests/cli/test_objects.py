@@ -114,6 +114,15 @@ def test_a_drop_needs_a_yes_and_says_what_goes(
     assert "goes after" in tidemark("doctor")[1]
 
 
+def test_a_drop_says_what_is_left_to_maintenance(tidemark: CommandLine, place: Home) -> None:
+    place.declare(YAML + "sinks: {copies: {from: planes, to: {path: out}, mode: changes}}")
+    (place.folder / "out").write_text("in the way")
+    code, answer = tidemark.json("drop", "copies", "--yes")
+    assert (code, [each["name"] for each in answer["dropped"]]) == (ExitCode.OK, ["copies"])
+    (why,) = answer["waiting"]
+    assert why.startswith("copies: ")
+
+
 def test_a_drop_of_what_is_read_is_refused_with_the_readers(tidemark: CommandLine, place: Home) -> None:
     code, answer = tidemark.json("drop", "planes", "--yes")
     assert (code, answer["error"]["kind"]) == (ExitCode.USAGE, "StillRead")

@@ -43,8 +43,9 @@ Rows = list[dict[str, Any]]
 def record_run(deployment: Deployment, report: Report, *, clock: Clock, names: Sequence[str] = ()) -> None:
     """Record a run: each status that changed in one commit, and the measures of each object in another one.
 
-    What is in the report and is not an object of the catalog, such as a quarantine, is left out. A run that ended
-    before its first object failed for each of ``names``; without names, for all objects that such a run is for.
+    What is in the report and is not an object of the catalog, such as a quarantine, is left out, and so is an object
+    that was dropped meanwhile, whoever has its name now. A run that ended before its first object failed for each of
+    ``names``; without names, for all objects that such a run is for.
     """
     if not report.collections and (report.error is None or report.error.exit_code in SAYS_NOTHING):
         return
@@ -55,7 +56,11 @@ def record_run(deployment: Deployment, report: Report, *, clock: Clock, names: S
         if report.error is not None and not results:
             failed = CollectionReport(outcome=Outcome.FAILED, error=report.error)
             results = dict.fromkeys(names or _everything(deployment, report.operation), failed)
-        ran = [(name, objects[name], result) for name, result in results.items() if name in objects]
+        ran = [
+            (name, objects[name], result)
+            for name, result in results.items()
+            if name in objects and result.object_id in {None, objects[name].id}
+        ]
         standings = deployment.objects.read()
         found = [
             (name, known, status_after(report.operation, result, standings.get(name))) for name, known, result in ran
