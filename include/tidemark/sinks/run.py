@@ -19,9 +19,9 @@ from tidemark.collections.declarations.sink import SinkDeclaration, SinkMode
 from tidemark.collections.deployment import AppliedSink, Deployment, Mode
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import read_mode, refuse_when_read_only
-from tidemark.errors import AsOfBeforeSince, HistoryGone, StaleState, UnknownSink
+from tidemark.errors import AsOfBeforeSince, Dropped, HistoryGone, StaleState, UnknownSink
 from tidemark.fail_points import fail_point
-from tidemark.iceberg.commit.holds import hold
+from tidemark.iceberg.commit.holds import hold, release
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.reading.arrow import scan_updates
 from tidemark.iceberg.shard.column_names import DIFF
@@ -98,6 +98,7 @@ def run_sink(
         SchemaMismatch: If the target has other columns; nothing was written.
         NotPossible: If the target belongs to somebody else.
         HistoryGone: If updates that the target lacks are gone.
+        Dropped: If the sink was dropped meanwhile.
         Fenced: If another run, or a newer deployment, took the target over.
         ReadOnly: If the deployment became read-only meanwhile.
     """
@@ -168,7 +169,7 @@ def _has_news(head: ShardHead, progress: Progress) -> bool:
 def _load(run: _Run) -> None:
     """Carry the contents of now, after history is held from here on."""
     sink = run.sink
-    hold(run.shard, sink.hold, expires_at_ms=NEVER, writer=run.writer)
+    _hold(run)
     fail_point("sink.held")
     head = _load_head(run)
     upper = head.state.open_upper(f"collection {sink.collection!r}")
@@ -283,8 +284,24 @@ def _known_columns(before: Progress, after: Progress) -> tuple[SinkColumn, ...]:
 def _hold_from(run: _Run, time: int) -> None:
     """Hold the contents at ``time - 1``, from which the next updates are told, for ever."""
     since = run.shard.load().state.since
-    start = time if since == time else max(time - 1, 0)
-    hold(run.shard, run.sink.hold, since=start, expires_at_ms=NEVER, writer=run.writer)
+    _hold(run, time if since == time else max(time - 1, 0))
+
+
+def _hold(run: _Run, since: int | None = None) -> None:
+    """Hold history from ``since`` on (default: all that is there) for ever.
+
+    A drop takes the sink from the catalog, and releases its hold afterwards. So a run that holds first, and finds the
+    sink in the catalog afterwards, leaves no hold that nobody releases.
+
+    Raises ``Dropped`` if the sink is gone; then nothing is held for it.
+    """
+    hold(run.shard, run.sink.hold, since=since, expires_at_ms=NEVER, writer=run.writer)
+    applied = run.deployment.registry.read().sinks.get(run.sink.name)
+    if applied is not None and applied.id == run.progress.owner.sink_id:
+        return
+    if applied is None:  # else the hold is that of the sink which has the name now
+        release(run.shard, run.sink.hold)
+    raise Dropped(f"the sink {run.sink.name!r} was dropped during its run", hint="rows that it wrote before stay there")
 
 
 def _gone(run: _Run, time: int, since: object) -> HistoryGone:
