@@ -9,11 +9,13 @@ import pytest
 
 from tests.sinks.changes import change
 from tests.support.crash import die_at
+from tests.support.dying import interrupted_at
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
 from tidemark.collections.maintenance.dropped_tables import remove_dropped
 from tidemark.collections.objects.drop import drop, plan_drop
 from tidemark.errors import StillRead
+from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.shards import Shards
 from tidemark.sinks import removal
@@ -49,6 +51,15 @@ def test_history_is_released_and_the_target_is_free(sinking: Home, database: Dat
     sinking.declare_sink("others", to={**PLACE, "existing": "replace"})
     assert sinking.run_sink("others").error is None
     assert database.rows() == [(1, "new"), (2, None)]
+
+
+def test_a_drop_during_a_run_leaves_no_hold(sinking: Home) -> None:
+    sinking.declare_sink(to=PLACE)
+    with interrupted_at("sink.claimed", lambda: drop_sink(sinking.settings)):
+        report = sinking.run_sink()
+    assert report.error is not None
+    assert (report.error.kind, report.error.exit_code) == ("Dropped", ExitCode.NOT_POSSIBLE)
+    assert sinking.shard().load().state.holds == {}
 
 
 def test_a_target_that_is_away_is_cleaned_up_by_maintenance(sinking: Home, database: Database) -> None:

@@ -12,10 +12,12 @@ from tests.conftest import settings_in
 from tests.sinks.changes import change
 from tests.sinks.targets.conftest import KINDS, place, with_lake
 from tests.sinks.targets.driving import Driven
+from tests.support.crash import die_at
 from tests.support.dying import interrupted_at, surviving
 from tests.support.homes import Home
 from tidemark.errors import ConfigurationInvalid
 from tidemark.exit_codes import ExitCode
+from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.report import Outcome
 from tidemark.sinks import run
@@ -25,6 +27,8 @@ from tidemark.sinks.targets.iceberg import target as iceberg
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tidemark.settings import Settings
 
 POINTS = {"path": (*run.FAIL_POINTS, *files.FAIL_POINTS), "catalog": (*run.FAIL_POINTS, *iceberg.FAIL_POINTS)}
 CASES = [
@@ -198,6 +202,24 @@ def test_a_run_that_died_is_finished_by_the_next(
     assert len(found) == (7 if mode == "changes" and not is_first else 3), "each update once"
     assert target.target_time() == carrying.upper("events")
     assert carrying.shard().load().state.holds["sink-copies"].since == carrying.upper("events") - 1
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("kind", "point"), CASES)
+def test_a_process_that_is_killed_leaves_nothing_in_the_way(
+    carrying: Home, tmp_path: Path, kind: str, point: str
+) -> None:
+    target = sinking(carrying, kind, tmp_path, "changes")
+    assert die_at(point, carry, carrying.settings) == FAIL_POINT_EXIT, f"{point} was never reached"
+    change(carrying, put={1: "B", 3: "c"}, delete=(0,))
+    assert carrying.run_sink().error is None
+    assert contents(target.rows()) == carrying.user_rows("events")
+    has_landed = point.endswith(("-committed", ".carried", ".moved"))
+    assert len(target.rows()) == (7 if has_landed else 3), "each update once"
+
+
+def carry(settings: Settings) -> None:
+    Home(settings).run_sink()
 
 
 @pytest.mark.crash

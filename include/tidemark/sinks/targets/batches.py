@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidemark.errors import InputMissing, Unreachable
 
-PATIENCE_S = 4.5
+PATIENCE_S = 3.5  # of the 5 s in which an unreachable target is reported; the rest is for the start of Python
 _BATCH_BYTES, _BATCH_ROWS = 256 * 1024 * 1024, 1_000_000
 _Answer = TypeVar("_Answer")
 

@@ -1,0 +1,254 @@
+"""Collections and sinks live, change, die and race in any order: each target is what its collection is, or was.
+
+The collections `planes` (differential) and `weather` (append-only) are carried into PostgreSQL, Parquet files and
+Iceberg tables. Between two steps of a run the run dies, loses its connection, or others act: a second run, a
+correction, a trim, a pause, a drop, a switch to read-only. The model is ``Facts``, plain values; targets are read by
+their own clients.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+
+from tests.sinks.life_machine import CARRIED, ROWS, LifeMachine
+from tests.sinks.model import Seen
+from tests.support.dying import Crash, dying_at, interrupted_at
+from tests.support.exploration import explore
+from tidemark.collections.system.recorder import record_run
+from tidemark.collections.system.status_table import read_status_table
+from tidemark.collections.system.suspension import settle
+from tidemark.errors import Unreachable
+from tidemark.exit_codes import ExitCode
+from tidemark.iceberg.commit import publisher
+from tidemark.report import Outcome
+from tidemark.sinks import run as running
+from tidemark.sinks.run import choose_sinks, run_sinks
+from tidemark.sinks.targets.files import target as files
+from tidemark.sinks.targets.iceberg import target as iceberg
+from tidemark.sinks.targets.postgres import target as postgresql
+from tidemark.sinks.targets.registry import open_target
+
+if TYPE_CHECKING:
+    from tests.support.postgres_server import PostgresServer
+    from tidemark.report import CollectionReport
+
+pytestmark = [pytest.mark.postgres, pytest.mark.slow]
+
+SINKS = st.sampled_from(list(CARRIED))
+HOLDS = [f"{point}{nth}" for point in publisher.FAIL_POINTS for nth in ("", ":2")]
+POINTS = st.one_of(
+    st.sampled_from([*running.FAIL_POINTS, "sink.TARGET-written", "sink.TARGET-committed"]), st.sampled_from(HOLDS)
+)
+TARGET_POINTS = {"connection": postgresql.FAIL_POINTS, "path": files.FAIL_POINTS, "catalog": iceberg.FAIL_POINTS}
+WAITING = "sink.postgres-written"  # where others would wait for the lock of this very run
+EVENTS = st.sampled_from(["trim", "pause", "drop", "recreate", "be-read-only"])
+NOT_LOCKED_OUT = {"correct", "trim", "pause", "lose"}
+
+
+class SinkMachine(LifeMachine):
+    # -- sinks run -----------------------------------------------------------------------------------------------------
+
+    def come(self, wanted: dict[int, str | None]) -> None:
+        """Commit rows to both collections, so that each run has something to carry."""
+        self.correct(wanted, set())
+        self.append([*wanted.values()])
+
+    @rule(wanted=ROWS)
+    def run_all(self, wanted: dict[int, str | None]) -> None:
+        self.come(wanted)
+        for name in sorted(self.sinks):
+            self.check(name, self.run_once(name))
+
+    @rule(wanted=ROWS, later=ROWS, point=POINTS)
+    def die(self, wanted: dict[int, str | None], later: dict[int, str | None], point: str) -> None:
+        """Every sink dies at a point; history that nobody holds goes, and the next runs go on."""
+        self.come(wanted)
+        for name in sorted(self.sinks):
+            try:
+                with dying_at(self.point_of(name, point)):
+                    self.run_once(name)
+            except Crash:
+                pass
+        self.targets_are_states_of_their_collections()
+        self.trim()
+        self.run_all(later)
+
+    @rule(wanted=ROWS, later=ROWS, point=POINTS, event=st.sampled_from(["overtake", "overtake", "correct", "lose"]))
+    def race(self, wanted: dict[int, str | None], later: dict[int, str | None], point: str, event: str) -> None:
+        """At a point of every sink something comes between, and the run goes on."""
+        self.come(wanted)
+        for name in sorted(self.sinks):
+            self.run_beside(name, point, event, later)
+
+    @rule(name=SINKS, wanted=ROWS, point=POINTS, event=EVENTS)
+    def change_during_a_run(self, name: str, wanted: dict[int, str | None], point: str, event: str) -> None:
+        self.come(wanted)
+        if name in self.sinks:
+            self.run_beside(name, point, event, wanted)
+
+    def point_of(self, name: str, point: str) -> str:
+        written, committed = TARGET_POINTS[self.sinks[name].to.form]
+        return {"sink.TARGET-written": written, "sink.TARGET-committed": committed}.get(point, point)
+
+    def run_beside(self, name: str, point: str, event: str, wanted: dict[int, str | None]) -> None:
+        point = self.point_of(name, point)
+        if point == WAITING and event not in NOT_LOCKED_OUT:
+            point = "sink.claimed"
+        with interrupted_at(point, lambda: self.meanwhile(name, event, wanted)) as failures:
+            report = self.run_once(name)
+        assert not failures or event == "lose", failures
+        if event == "overtake" and report.error is None:
+            self.check(name, self.run_once(name))
+
+    def meanwhile(self, name: str, event: str, wanted: dict[int, str | None]) -> None:
+        if event == "lose":
+            raise Unreachable("the network is gone", hint="wait")
+        if event in {"overtake", "correct"}:
+            self.come(wanted)
+        if event == "overtake":
+            self.check(name, self.run_once(name))
+        elif event == "trim":
+            self.trim()
+        elif event == "pause":
+            self.pause(name)
+            self.resting.pop(name, None)  # a run that is under way goes on
+        elif not self.is_read_only and event == "drop":
+            self.drop([name])
+        elif not self.is_read_only and event == "recreate":
+            self.drop([name])
+            self.apply()
+        elif not self.is_read_only and event == "be-read-only":
+            self.switch()
+            self.resting[name] = self.reader.read(self.sinks[name])
+
+    def run_once(self, name: str) -> CollectionReport:
+        """Run a sink as the command line does."""
+        deployment = replace(self.home.deployment, asked_for=frozenset([name]))
+        ran = settle(
+            deployment, run_sinks(self.home.shards, deployment, choose_sinks(deployment, [name]), clock=self.home.clock)
+        )
+        record_run(deployment, ran, clock=self.home.clock)
+        report = ran.collections[name]
+        assert report.error is None or report.error.exit_code is not ExitCode.BUG, report.error
+        rests = name not in self.sinks or name in self.paused or self.is_read_only
+        if not rests and (report.error is None or report.error.exit_code is not ExitCode.FENCED):
+            self.statuses[name] = "suspended" if report.error else "running"
+        return report
+
+    def check(self, name: str, report: CollectionReport) -> None:
+        """After a run that nothing came between: the target is the collection."""
+        facts, seen = self.facts[CARRIED[name]], self.reader.read(self.sinks[name])
+        if name in self.paused or self.is_read_only:
+            assert report.outcome is Outcome.SKIPPED, report
+            return
+        assert report.error is None, report.error
+        if not facts.commits:  # the first commit of the collection is waited for
+            assert report.details["waits_for"]
+            return
+        assert seen is not None
+        assert seen.names == {*facts.names}
+        assert sorted(seen.rows.elements(), key=repr) == sorted(facts.rows, key=repr)
+        self.agree(name, seen, now=True)
+
+    # -- what always holds ---------------------------------------------------------------------------------------------
+
+    def agree(self, name: str, seen: Seen, *, now: bool) -> None:
+        """Check that the target is what the collection was after a commit; ``now``: after the last one."""
+        commits = self.facts[CARRIED[name]].commits
+        last = commits[-1:] if now else commits
+        if name == "mirror":
+            states = [sorted(rows, key=repr) for _, _, rows in last]
+            assert sorted(seen.rows.elements(), key=repr) in states, seen
+            return
+        loads = [self.loaded[name]] if name in self.loaded else [upper for upper, _, _ in commits]
+        found = sorted(seen.changes, key=repr)
+        fitting = [
+            loaded
+            for loaded in loads
+            for upper, _, _ in last
+            if loaded <= upper and sorted(self.facts[CARRIED[name]].log(loaded, upper), key=repr) == found
+        ]
+        assert fitting, f"{found} is no log from any of {loads} on"
+        if now:
+            self.loaded.setdefault(name, fitting[0])
+
+    @invariant()
+    def targets_are_states_of_their_collections(self) -> None:
+        for name, sink in getattr(self, "sinks", {}).items():
+            seen = self.reader.read(sink)
+            if name in self.resting:
+                assert seen == self.resting[name], f"{name} rests, and something was written"
+            if (name in self.paused or self.is_read_only) and name not in self.resting:
+                self.resting[name] = seen
+            if not (name in self.paused or self.is_read_only):
+                self.resting.pop(name, None)
+            with open_target(sink, self.home.settings) as target:
+                progress = target.look()
+            shard = self.home.shard(CARRIED[name])
+            state = shard.load().state
+            applied = self.home.registry.read().sinks[name]
+            if progress is None or progress.owner.sink_id != applied.id or progress.time is None:
+                continue
+            if progress.owner.table_uuid != str(shard.load().table.metadata.table_uuid):
+                continue
+            assert seen is not None
+            self.agree(name, seen, now=False)
+            held = state.holds[sink.hold]
+            assert state.since <= held.since <= progress.time, "history that the sink needs is gone"
+
+    @invariant()
+    def nobody_holds_for_what_is_gone(self) -> None:
+        for name in getattr(self, "facts", {}):
+            holds = {*self.home.shard(name).load().state.holds}
+            wanted = {sink.hold for sink in self.sinks.values() if sink.collection == name}
+            assert self.is_unfinished or holds <= wanted, holds - wanted
+
+    @invariant()
+    def statuses_tell_what_happened(self) -> None:
+        if getattr(self, "sinks", None):
+            found = {each.name: each.status for each in read_status_table(self.home.deployment)}
+            assert {name: found[name] for name in self.sinks} == {name: self.statuses[name] for name in self.sinks}
+
+
+WALK = [
+    ("die", "sink.TARGET-written"),
+    ("die", "sink.TARGET-committed"),
+    ("race", "sink.claimed"),
+    ("race", "sink.carried"),
+]
+
+
+@pytest.fixture
+def machine(postgres: PostgresServer, unique_name: str, empty_catalog: Path) -> type[SinkMachine]:
+    class Machine(SinkMachine):
+        server_uri = postgres.create_database(unique_name[-50:])
+
+    Machine.empty_catalog = empty_catalog
+    return Machine
+
+
+def test_deaths_and_rivals_at_the_points_that_decide(machine: type[SinkMachine]) -> None:
+    """The steps that chance must not leave out: each of these fails if one rule of a run is broken."""
+    walking = machine()
+    walking.begin(["files", "pg", "table"])
+    walking.run_all({0: "a", 1: "b"})
+    for number, (event, point) in enumerate(WALK):
+        wanted, later = {1: f"w{number}", 2: "x"}, {1: f"l{number}", 3: None}
+        if event == "die":
+            walking.die(wanted, later, point)
+        else:
+            walking.race(wanted, later, point, "overtake")
+        walking.targets_are_states_of_their_collections()
+        walking.nobody_holds_for_what_is_gone()
+        walking.statuses_tell_what_happened()
+    walking.teardown()
+
+
+def test_targets_are_what_their_collections_are(machine: type[SinkMachine]) -> None:
+    run_state_machine_as_test(machine, settings=explore(8, steps=6))  # type: ignore[no-untyped-call]
