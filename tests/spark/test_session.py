@@ -7,12 +7,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
+from pyspark.sql import functions
 
 from tests.support.postgres_server import PASSWORD
 from tidemark.errors import ConfigurationInvalid
@@ -118,6 +119,21 @@ def test_second_session_has_its_own_catalog_and_leaves_the_jvm_up(
         assert second.table("tidemark.collections.numbers").count() == 1
     assert spark.sql("SHOW TABLES IN tidemark.collections").where("tableName = 'numbers'").count() == 0
     assert spark.range(2).count() == 2
+
+
+def test_a_column_asks_the_jvm_one_question(jvm: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, asked = jvm.sparkContext._gateway._gateway_client, []
+    send = client.send_command
+
+    def count(command: str, *arguments: Any, **named: Any) -> Any:
+        if not command.startswith("m\nd\n"):  # objects that nobody uses any more are forgotten at any time
+            asked.append(command)
+        return send(command, *arguments, **named)
+
+    functions.col("a")  # the first column of all asks for options, too
+    monkeypatch.setattr(client, "send_command", count)
+    functions.col("a")
+    assert len(asked) == 1
 
 
 @pytest.mark.postgres
