@@ -32,7 +32,7 @@ from tidemark.collections.declarations.files import load_declarations
 from tidemark.errors import StaleState, TidemarkError
 from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.settings import AirflowSettings
-from tools.local_airflow.standalone import Standalone
+from tools.local_airflow.standalone import QUICK, Standalone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,7 +55,7 @@ def run_demo(folder: Path) -> Standalone:
     tidemark(environment, "apply", str(folder / "collections.yaml"))
     console.rule("2. Airflow makes the collections equal to their sources")
     airflow = Standalone(
-        home=folder / "airflow", environment=environment, more_dags={"examples": DOWNSTREAM}, policy=POLICY
+        home=folder / "airflow", environment={**QUICK, **environment}, more_dags={"examples": DOWNSTREAM}, policy=POLICY
     )
     with console.status("Airflow starts (half a minute)"):
         airflow.start()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MIGRATE, ROLL_BACK = "migrate_catalog", "rollback_catalog"
 KINDS = ("collection", "deployment", "setting")
 # Airflow loses an answer that comes while the process which asked is still ending; it would ask again.
-READ_SECONDS = 12.0
+READ_SECONDS = 5.0  # that process ends within a heartbeat, which `QUICK` makes one second
 
 
 def show_migration(

@@ -17,7 +17,7 @@ from tests.support.homes import Home
 from tests.support.warm_driver.start import warm_spark
 from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.settings import AirflowSettings
-from tools.local_airflow.standalone import Standalone
+from tools.local_airflow.standalone import QUICK, Standalone
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -33,6 +33,7 @@ SWITCH = "switch_mode"
 MIGRATE = "migrate_catalog"
 SINKS = "run_sinks"
 CONSUMER = "consume_readings"
+POLICY = Path(__file__).parent / "policy"
 RUN_SECONDS = 300.0  # far more than a run takes, whatever runs beside
 # By DAG, what tests change in its file: no run starts by the clock while another one is looked at, but for one append,
 # which starts as soon as its DAG is unpaused.
@@ -110,16 +111,17 @@ def airflow(installation: Home, dags: Path, warm: WarmSpark) -> Iterator[Standal
     home.mkdir()
     shutil.copy(migrated_database(), home)
     environment = {
+        **QUICK,
         **warm.environment,
         "TIDEMARK_HOME": str(installation.settings.home),
         "TIDEMARK_JARS": str(installation.settings.jars),
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",  # a killed task is found sooner than in 5 minutes
-        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+        "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "1",
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60.0",  # s; a busy machine answers late, and no task is lost for it
         "AIRFLOW__CORE__MAX_TASK_RETRY_DELAY": "2",  # s; no retry that a task's own delays decide waits longer
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",  # s; nobody edits a DAG meanwhile
     }
-    with Standalone(home=home, environment=environment, dags=dags) as airflow:
+    with Standalone(home=home, environment=environment, dags=dags, policy=POLICY) as airflow:
         yield airflow
 
 

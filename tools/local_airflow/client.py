@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 FINISHED = frozenset({"success", "failed"})
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.2
 REQUEST_SECONDS = 30.0
 BUSY_ATTEMPTS, BUSY_PAUSE_S, LONGEST_BUSY_PAUSE_S = 5, 0.2, 2.0
 

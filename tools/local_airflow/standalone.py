@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 READY_SECONDS = 600.0  # it takes 20 s; a machine that is busy with other things takes its time
+QUICK = {  # for an Airflow that somebody waits for; it costs CPU time while nothing happens
+    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",  # s, not 1; the scheduler sleeps up to three times per task
+    "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",  # s, not 5; the end of a task may be seen that late
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "300",  # s, not 30; each parsing takes a core for seconds
+}
 COMPONENTS = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 
 
