@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
+from tests.conftest import QUICK_JAVA
 from tools.local_airflow.client import AirflowClient
 from tools.local_airflow.standalone import free_port
 from tools.local_airflow.supervised import Supervised
@@ -28,6 +29,7 @@ def running_cluster(folder: Path) -> Iterator[int]:
         "HOME": str(folder),
         "JAVA_HOME": os.environ.get("JAVA_HOME", ""),
         "PATH": os.environ["PATH"],
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
