@@ -69,3 +69,17 @@ def test_only_what_sources_name_and_airflow_has_is_handed_on(
     assert json.loads(found["AIRFLOW_CONN_LAKE"])["conn_type"] == "postgres"
     assert find_login("lake", found) == Login("jdbc:postgresql://db/s", "me", PASSWORD)
     assert source_connections(home, {"AIRFLOW_CONN_LAKE": "set already"}) == {}
+
+
+def test_the_connection_of_a_dropped_sink_is_handed_on_until_it_is_cleaned_up(
+    home: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_POND", "postgres://me@db/s")
+    carrying = Home(home, tmp_path)
+    carrying.declare_latest()
+    carrying.declare_sink(to={"connection": "pond", "table": "copies"})
+    objects = carrying.deployment.objects
+    (dropped,) = objects.drop(objects.look(["copies"]))
+    assert list(source_connections(home, {})) == ["AIRFLOW_CONN_POND"]
+    objects.forget(dropped)
+    assert source_connections(home, {}) == {}
