@@ -3,40 +3,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.storage import MemoryCommandLog
-from tidemark.errors import CommitStateUnknown, CorruptState, FencedByEpoch, StaleState
+from tidemark.errors import CorruptState, StaleState
 from tidemark.storage.commands import AllowWrites, DropDataflow
-from tidemark.storage.order import Cursor, Outbox, Row, Sender
+from tidemark.storage.order import Cursor, Row, Sender
 
-ONE, TWO, THREE = DropDataflow(("1",)), DropDataflow(("2",)), DropDataflow(("3",))
-
-
-def test_what_may_not_have_landed_is_repeated_and_is_there_once() -> None:
-    log = MemoryCommandLog(loses_answer=True)
-    outbox = Outbox(log.join("worker-0"))
-    outbox.put(ONE)
-    with pytest.raises(CommitStateUnknown):
-        outbox.flush(log)
-    outbox.put(TWO)
-    outbox.flush(log)
-    outbox.flush(log)
-    outbox.put(THREE)
-    outbox.flush(log)
-    rows = Cursor().read(log)
-    assert [(row.index, row.number, row.command) for row in rows] == [(0, 0, ONE), (1, 1, TWO), (2, 2, THREE)]
-
-
-def test_a_new_life_fences_the_earlier_one() -> None:
-    log = MemoryCommandLog()
-    first = log.join("worker-0")
-    assert log.join("worker-0") == Sender("worker-0", 2)
-    with pytest.raises(FencedByEpoch, match=r"worker-0\.1 was replaced"):
-        log.append(first, 0, [ONE])
-
-
-def test_a_gap_in_the_numbers_of_a_sender_is_refused() -> None:
-    log = MemoryCommandLog()
-    with pytest.raises(CorruptState, match="commands 0 to 1 of worker-0"):
-        log.append(log.join("worker-0"), 2, [ONE])
+ONE, TWO = DropDataflow(("1",)), DropDataflow(("2",))
 
 
 @pytest.mark.parametrize(
