@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.clock import SteppedClock
-from tests.support.dying import Crash, dying_at
+from tests.support.dying import Crash, dying_at, interrupted_at
 from tests.support.storage import MemoryCommandLog, ingestion
 from tidemark.errors import CorruptState, FencedByEpoch, FencedByGeneration, StaleState
 from tidemark.iceberg.files.manifests import read_data_files
@@ -31,12 +31,12 @@ def opened(home: Settings, generation: int = 1) -> ShardCommandLog:
     return ShardCommandLog.open(Shards.connect(home), generation=generation, clock=SteppedClock(0))
 
 
-@pytest.fixture(params=["memory", "shard"])
+@pytest.fixture(params=["memory", "shard", pytest.param("postgres", marks=pytest.mark.postgres)])
 def open_log(request: pytest.FixtureRequest) -> Callable[[], CommandLog]:
     if request.param == "memory":
         memory = MemoryCommandLog()
         return lambda: memory
-    home = request.getfixturevalue("home")
+    home = request.getfixturevalue("postgres_home" if request.param == "postgres" else "home")
     return lambda: opened(home)
 
 
@@ -84,6 +84,23 @@ def test_a_gap_in_the_numbers_of_a_sender_is_refused(open_log: Callable[[], Comm
     with pytest.raises(CorruptState, match="commands 0 to 1 of worker-0"):
         log.append(log.join("worker-0"), 2, [ONE])
     assert log.read(0) == []
+
+
+def test_what_comes_between_the_look_and_the_commit_gets_its_own_index(home: Settings) -> None:
+    log, other = opened(home), opened(home)
+    first, second = log.join("worker-0"), other.join("worker-1")
+    with interrupted_at("publish.before-commit", lambda: other.append(second, 0, [ONE, TWO])) as failures:
+        log.append(first, 0, [THREE])
+    assert not failures
+    assert [(row.index, row.command) for row in Cursor().read(log)] == [(0, ONE), (1, TWO), (2, THREE)]
+
+
+def test_a_life_that_begins_in_the_middle_of_an_append_fences_it(home: Settings) -> None:
+    log, other = opened(home), opened(home)
+    sender = log.join("worker-0")
+    with interrupted_at("publish.before-commit", lambda: other.join("worker-0")), pytest.raises(FencedByEpoch):
+        log.append(sender, 0, [ONE])
+    assert other.read(0) == []
 
 
 def test_a_newer_deployment_fences_the_older_one(home: Settings) -> None:

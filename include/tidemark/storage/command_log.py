@@ -45,7 +45,7 @@ TABLE: Final = "storage_commands"
 SENDERS: Final = "tidemark.storage-senders"  # the table property: by name, the life and the number of its next command
 TRIM_ABOVE: Final = 100  # data files: each append adds one, and who starts anew reads all of them
 KEPT_ROWS: Final = 1_000  # the newest ones stay, for readers that are behind
-KEPT_MS: Final = 10 * 60_000  # superseded snapshots stay this long for their readers
+KEPT_MS: Final = 60_000  # superseded snapshots stay this long for their readers, who take a moment
 _WHERE: Final = "the log of storage commands"
 
 Places = Mapping[str, Place]
