@@ -38,7 +38,7 @@ def play_everything(cluster: Cluster) -> int:
     The workers must have nothing to do but the script.
     """
     first = pickle.dumps(cluster)
-    seen, waiting = {first}, [first]
+    seen, waiting = {hash(first)}, [first]  # of the states themselves there would be too many
     while waiting:
         state = waiting.pop()
         before = copy_of(state)
@@ -50,8 +50,8 @@ def play_everything(cluster: Cluster) -> int:
             after = copy_of(state)
             after.take(step)
             dump = pickle.dumps(after)
-            if dump not in seen:
-                seen.add(dump)
+            if hash(dump) not in seen:
+                seen.add(hash(dump))
                 waiting.append(dump)
     return len(seen)
 

@@ -44,12 +44,10 @@ LONGER: list[list[Step]] = [
     [RUN, DROP, RUN],
     [RUN, ("fail", 1, "a"), DROP],
     [RUN, ("reconnect", 0), DROP],
-    [RUN, ("crash", 0), DROP],
-    [RUN, ("crash", 1), ALTER],
-    [RUN, ("restart",), DROP],
     RESUMED,
     [RUN, ("want", "b", ingestion(1, "b")), ("want", "s", sink())],
 ]
+TROUBLED: list[list[Step]] = [[RUN, ("crash", 0), DROP], [RUN, ("crash", 1), ALTER], [RUN, ("restart",), DROP]]
 
 
 def test_any_random_order_of_events_ends_with_what_is_wanted_on_all_workers() -> None:
@@ -58,7 +56,7 @@ def test_any_random_order_of_events_ends_with_what_is_wanted_on_all_workers() ->
         play_randomly(Cluster(random_script(each)), each)
 
 
-@pytest.mark.parametrize("script", SHORT, ids=str)
+@pytest.mark.parametrize("script", [*SHORT, *(LONGER + TROUBLED if is_soak() else [])], ids=str)
 def test_every_order_of_a_short_history_ends_well_on_two_workers(script: list[Step]) -> None:
     play_all(script, workers=2)
 
