@@ -44,8 +44,9 @@ LAYERS = (
     FOUNDATION,
     ["tidemark.iceberg"],
     ["tidemark.collections"],
-    ["tidemark.catalog", "tidemark.write_buffer", "tidemark.lifecycle", "tidemark.storage", "tidemark.deployment"],
+    ["tidemark.catalog", "tidemark.write_buffer", "tidemark.lifecycle", "tidemark.deployment"],
     ["tidemark.ingest", "tidemark.sinks"],
+    ["tidemark.storage"],
     ["tidemark.spark", "tidemark.entry_points"],  # the start of a process: nothing below may open a session
     ["tidemark.__init__"],  # what a program may import
     ["tidemark.orchestration"],
@@ -106,6 +107,13 @@ PURE = [
     "tidemark.catalog.deployment.registry",
     "tidemark.catalog.deployment.deployment",
     "tidemark.catalog.opening.dry_run",
+    "tidemark.storage.commands",
+    "tidemark.storage.effects",
+    "tidemark.storage.order",
+    "tidemark.storage.history",
+    "tidemark.storage.reconciliation",
+    "tidemark.storage.worker",
+    "tidemark.storage.controller",
 ]
 PURE_FOLDERS = ("tidemark.collections.sources.formats.", "tidemark.lifecycle.")
 HEAVY = {"pyspark", "pyiceberg", "pyarrow", "pandas", "py4j"}

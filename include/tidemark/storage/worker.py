@@ -1,0 +1,344 @@
+"""One worker as a state machine: commands, answers and observations in, effects out. Pure.
+
+What each worker may do by itself is little: external commands change what it knows, internal commands, which have one
+order on all workers, start and stop dataflows, and worker 0 alone turns the former into the latter.
+
+Source: reference, collections_catalog_storage §8. Different here: runs of sinks pass through the companion too, because
+an object that was paused is resumed under its own id, and its drop may still wait there; a restart names the start that
+it is about, so that two workers that see the same failure restart a dataflow once; a worker that starts anew does not
+run what it finds in the log from the points of then, but asks for a restart from fresh ones.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from tidemark.frontier import EMPTY, Empty, Frontier
+from tidemark.storage.commands import (
+    AllowCompaction,
+    AllowWrites,
+    CreateIngestionDataflow,
+    Description,
+    DropDataflow,
+    External,
+    Ingestion,
+    InitializationComplete,
+    ObjectId,
+    Run,
+    RunIngestion,
+    RunSink,
+    RunSinkDataflow,
+    Start,
+    StatisticsUpdate,
+    SuspendAndRestart,
+    UpdateConfiguration,
+)
+from tidemark.storage.effects import (
+    AskResumePoints,
+    Broadcast,
+    Configure,
+    Effect,
+    Failed,
+    PassThrough,
+    PermitWrites,
+    Report,
+    ReportDropped,
+    ReportFrontier,
+    ReportStatistics,
+    ReportStatus,
+    StartDataflow,
+    StopDataflow,
+    Warn,
+)
+from tidemark.storage.order import Row
+from tidemark.storage.reconciliation import reconcile
+
+Answer = Start | DropDataflow | Failed
+Measures = Mapping[ObjectId, Mapping[str, float]]
+_DECIDES = 0  # the worker that turns external commands into internal ones
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A dataflow, and the index of the command that started it."""
+
+    index: int
+    command: Start
+
+
+@dataclass(slots=True)
+class Worker:
+    """The state of one life of a worker; ``replay`` comes first, then ``connect``, then ``turn`` again and again."""
+
+    index: int
+    may_write: bool = False
+    descriptions: dict[ObjectId, Description] = field(default_factory=dict)  # of what runs, or is about to
+    as_ofs: dict[ObjectId, Frontier] = field(default_factory=dict)  # of sinks
+    dataflows: dict[ObjectId, Started] = field(default_factory=dict)  # equal on all workers that read equally far
+    uppers: dict[ObjectId, Frontier] = field(default_factory=dict)  # as far as this worker's part came
+    reported: dict[ObjectId, Frontier] = field(default_factory=dict)  # what the controller knows; no others are told
+    failed: set[ObjectId] = field(default_factory=set)  # no dataflow, and none is under way
+    configuration: dict[str, str] = field(default_factory=dict)
+    _collected: list[External] | None = None  # since the controller connected, up to its end marker
+    _is_connected: bool = False
+    _dropped: list[ObjectId] = field(default_factory=list)  # to be reported
+    _statuses: dict[ObjectId, ReportStatus] = field(default_factory=dict)  # the last one of each object
+    _new_statuses: list[ReportStatus] = field(default_factory=list)  # to be reported
+    _measures: dict[int, Measures] = field(default_factory=dict)  # by worker
+    _new_measures: bool = False
+
+    @property
+    def decides(self) -> bool:
+        """Whether this worker is the one that broadcasts what external commands ask for."""
+        return self.index == _DECIDES
+
+    # The life of a worker, and of its controllers
+
+    def replay(self, rows: Iterable[Row]) -> list[Effect]:
+        """Take the log, up to its present end, into a new life; the sender of this life has joined the log before.
+
+        Nothing starts: the points of then are old, so that this worker asks for a restart of what should run.
+        """
+        effects: list[Effect] = []
+        for row in rows:
+            effects += [effect for effect in self.handle_internal(row) if isinstance(effect, Configure)]
+        for id_, started in self.dataflows.items():
+            self.descriptions[id_] = started.command.description
+            if isinstance(started.command, RunSinkDataflow):
+                self.as_ofs[id_] = started.command.as_of
+            effects += self.fail(id_, f"worker {self.index} was started anew")
+        return effects
+
+    def connect(self) -> None:
+        """Begin with a new controller: nothing changes before its end marker."""
+        self._collected, self._is_connected = [], True
+
+    def disconnect(self) -> None:
+        """Forget a controller; if it goes before its end marker, it changed nothing. Dataflows run on."""
+        self._collected, self._is_connected = None, False
+
+    def turn(
+        self, external: Iterable[External] = (), answers: Iterable[Answer] = (), internal: Iterable[Row] = ()
+    ) -> list[Effect]:
+        """Take one turn of the main loop: first reports, then what has arrived, internal commands last.
+
+        The dataflows run between two turns; let them rest only if nothing has arrived. Source: §8.9.
+        """
+        effects: list[Effect] = [*self.report()]
+        for command in external:
+            effects += self.handle_external(command)
+        for answer in answers:
+            effects += self.handle_answer(answer)
+        for row in internal:
+            effects += self.handle_internal(row)
+        return effects
+
+    # External commands: they change what this worker knows, and start nothing
+
+    def handle_external(self, command: External) -> list[Effect]:
+        """Take a command of the controller."""
+        if self._collected is None:
+            return self._obey(command)
+        if not isinstance(command, InitializationComplete):
+            self._collected.append(command)
+            return []
+        return self._reconcile()
+
+    def _obey(self, command: External) -> list[Effect]:
+        match command:
+            case RunIngestion() | RunSink():
+                self._arm(command)
+                return self._ask(command.id) if self.decides else []
+            case AllowCompaction(id_, since):
+                return self._compact(id_, since)
+            case UpdateConfiguration():
+                return [Broadcast(command)] if self.decides else []
+            case AllowWrites() if not self.may_write:
+                self.may_write = True
+                return [PermitWrites()]
+        return []
+
+    def _arm(self, run: Run) -> None:
+        """Store the description, and report frontiers from now on; those that were reported stay. Source: §8.3."""
+        self.descriptions[run.id] = run.description
+        if isinstance(run, RunSink):
+            self.as_ofs[run.id] = max(run.as_of, self.as_ofs.get(run.id, 0))
+        for id_ in run.collections:
+            self.reported.setdefault(id_, 0)
+
+    def _ask(self, id_: ObjectId) -> list[Effect]:
+        """Let the companion of worker 0 decide where the object goes on."""
+        self.failed.discard(id_)
+        description = self.descriptions[id_]
+        if isinstance(description, Ingestion):
+            return [AskResumePoints(id_, description)]
+        return [PassThrough(RunSinkDataflow(id_, description, self.as_ofs[id_]))]
+
+    def _compact(self, id_: ObjectId, since: Frontier) -> list[Effect]:
+        if id_ not in self.reported and id_ not in self.descriptions:
+            return [Warn(f"{id_} is not known: its compaction up to {since} is left out")]
+        if isinstance(since, Empty):
+            return self._drop(id_)
+        if id_ in self.as_ofs:
+            self.as_ofs[id_] = since
+        return []
+
+    def _drop(self, id_: ObjectId) -> list[Effect]:
+        """Forget an object, or a collection of an ingestion, and acknowledge that at once. Source: §8.5.
+
+        Not when the dataflow is gone: by then another controller may be connected that never heard of the object.
+        """
+        if self.reported.pop(id_, None) is not None:
+            self._dropped.append(id_)
+        return self._forget(id_)
+
+    def _forget(self, id_: ObjectId) -> list[Effect]:
+        self._statuses.pop(id_, None)
+        self.as_ofs.pop(id_, None)
+        if self.descriptions.pop(id_, None) is None:
+            self._forget_export(id_)
+            return []
+        # Through the companion: the drop cannot overtake the start that was asked for before.
+        return [PassThrough(DropDataflow((id_,)))] if self.decides else []
+
+    def _forget_export(self, export: ObjectId) -> None:
+        for id_, description in self.descriptions.items():
+            if isinstance(description, Ingestion) and export in description.exports:
+                rest = tuple(each for each in description.exports if each != export)
+                self.descriptions[id_] = replace(description, exports=rest)
+
+    def _reconcile(self) -> list[Effect]:
+        """Change what differs from what the new controller wants, now that it has said everything. Source: §8.7.
+
+        Raises ``IncompatibleChange`` if that is not possible; then nothing was changed.
+        """
+        plan = reconcile(self._collected or [], {**self.descriptions})
+        self._collected = None
+        effects: list[Effect] = [Warn(f"{id_} is not known: its drop is left out") for id_ in plan.unmatched]
+        self._dropped.clear()  # the new controller asked for none of them
+        self.reported = {id_: 0 for id_ in self.reported if id_ in plan.expected}
+        for id_ in plan.stale:
+            effects += self._forget(id_)
+        for run in plan.unchanged:
+            self._arm(run)
+            if self.decides and run.id in self.failed:
+                effects += self._ask(run.id)
+        self._new_statuses = [status for id_, status in self._statuses.items() if id_ in plan.expected]
+        for command in plan.commands:
+            effects += self._obey(command)
+        return effects
+
+    # Answers of the companion: worker 0 broadcasts what was decided
+
+    def handle_answer(self, answer: Answer) -> list[Effect]:
+        """Take an answer of the companion, which worker 0 alone has; one companion for the whole life of the worker."""
+        if not isinstance(answer, Failed):
+            return [Broadcast(answer)]
+        if answer.id in self.descriptions:
+            self.failed.add(answer.id)
+            self._note(ReportStatus(answer.id, "stalled", answer.reason))
+        return []
+
+    # Internal commands: they alone start and stop dataflows
+
+    def handle_internal(self, row: Row) -> list[Effect]:
+        """Take the next command of the order that all workers share."""
+        match row.command:
+            case CreateIngestionDataflow() | RunSinkDataflow():
+                return self._start(row, row.command)
+            case DropDataflow(ids):
+                return [effect for id_ in ids for effect in self._end(id_)]
+            case SuspendAndRestart() as command:
+                return self._suspend(command)
+            case UpdateConfiguration(values):
+                self.configuration |= values
+                return [Configure(values)]
+            case StatisticsUpdate(worker, measures):
+                self._measures[worker], self._new_measures = measures, True
+        return []
+
+    def _start(self, row: Row, start: Start) -> list[Effect]:
+        """Start a dataflow from the points that worker 0 decided upon, in place of the running one. Source: §8.3."""
+        effects, started = self._stop(start.id), Started(row.index, start)
+        if isinstance(start, CreateIngestionDataflow):
+            points = start.resume_points
+            finished = {id_ for id_ in start.description.exports if isinstance(points[id_].upper, Empty)}
+            self.uppers |= {id_: EMPTY if id_ in finished else 0 for id_ in start.description.exports}
+            open_exports = tuple(id_ for id_ in start.description.exports if id_ not in finished)
+            if not open_exports or isinstance(start.as_of, Empty):
+                return effects  # nothing is left to do
+            start = replace(start, description=replace(start.description, exports=open_exports))
+        else:
+            self.uppers[start.id] = 0
+        self.dataflows[start.id] = started
+        self._note(ReportStatus(start.id, "running"))
+        return [*effects, StartDataflow(start)]
+
+    def _stop(self, id_: ObjectId) -> list[Effect]:
+        return [StopDataflow(id_)] if self.dataflows.pop(id_, None) is not None else []
+
+    def _end(self, id_: ObjectId) -> list[Effect]:
+        started = self.dataflows.get(id_)
+        description = None if started is None else started.command.description
+        for each in (id_, *(description.exports if isinstance(description, Ingestion) else ())):
+            self.uppers.pop(each, None)
+        return self._stop(id_)
+
+    def _suspend(self, command: SuspendAndRestart) -> list[Effect]:
+        """Stop the dataflow, and let worker 0 start it from fresh points; never what was dropped. Source: §8.4."""
+        present = self.dataflows.get(command.id)
+        if present is None or present.index != command.started_at:
+            return [Warn(f"{command.id} was dropped or started anew meanwhile, and is not restarted")]
+        effects = self._stop(command.id)
+        self._note(ReportStatus(command.id, "stalled", command.reason))
+        is_wanted = command.id in self.descriptions  # else its drop waits at the companion
+        return effects + (self._ask(command.id) if self.decides and is_wanted else [])
+
+    # What the dataflows tell
+
+    def advance(self, id_: ObjectId, upper: Frontier) -> None:
+        """Note how far this worker's part of a collection, or a sink, came."""
+        self.uppers[id_] = max(upper, self.uppers.get(id_, 0))
+
+    def fail(self, id_: ObjectId, reason: str) -> list[Effect]:
+        """Ask all workers to stop a dataflow that failed here, and to start it anew."""
+        present = self.dataflows.get(id_)
+        return [] if present is None else [Broadcast(SuspendAndRestart(id_, reason, present.index))]
+
+    def measure(self, measures: Measures) -> list[Effect]:
+        """Tell all workers the measures of this worker's parts; the statistics of worker 0 contain them."""
+        return [Broadcast(StatisticsUpdate(self.index, measures))] if measures else []
+
+    def report(self) -> list[Report]:
+        """Return what the controller shall know, if there is one, and has not been told. Source: §8.5."""
+        if not self._is_connected or self._collected is not None:
+            return []
+        reports: list[Report] = []
+        for id_, before in self.reported.items():
+            upper = self.uppers.get(id_, 0)
+            if upper > before:
+                self.reported[id_] = upper
+                reports.append(ReportFrontier(id_, upper))
+        reports += [ReportDropped(id_) for id_ in self._dropped]
+        reports += [status for status in self._new_statuses if status.id in self.reported]
+        self._dropped, self._new_statuses = [], []
+        if self.decides and self._new_measures:
+            self._new_measures = False
+            reports.append(ReportStatistics(_summed(self._measures.values(), self.dataflows)))
+        return reports
+
+    def _note(self, status: ReportStatus) -> None:
+        if self._statuses.get(status.id) != status:
+            self._statuses[status.id] = status
+            self._new_statuses.append(status)
+
+
+def _summed(parts: Iterable[Measures], ids: Container[ObjectId]) -> dict[ObjectId, dict[str, float]]:
+    sums: defaultdict[ObjectId, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for part in parts:
+        for id_, values in part.items():
+            for name, value in values.items() if id_ in ids else ():
+                sums[id_][name] += value
+    return {id_: dict(values) for id_, values in sums.items()}

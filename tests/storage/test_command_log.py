@@ -1,0 +1,156 @@
+"""What every log of commands promises, of the one in memory and of the real one; and what only the real one does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.clock import SteppedClock
+from tests.support.dying import Crash, dying_at, interrupted_at
+from tests.support.storage import MemoryCommandLog, ingestion
+from tidemark.errors import CorruptState, FencedByEpoch, FencedByGeneration, StaleState
+from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.shards import SYSTEM, Shards
+from tidemark.storage import command_log
+from tidemark.storage.command_log import FAIL_POINTS, ShardCommandLog
+from tidemark.storage.commands import CreateIngestionDataflow, DropDataflow
+from tidemark.storage.order import Cursor, Outbox, Sender
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tidemark.settings import Settings
+    from tidemark.storage.order import CommandLog
+
+ONE, TWO, THREE = DropDataflow(("1",)), DropDataflow(("2",)), DropDataflow(("3",))
+
+
+def opened(home: Settings, generation: int = 1) -> ShardCommandLog:
+    """Open the log as another process does."""
+    return ShardCommandLog.open(Shards.connect(home), generation=generation, clock=SteppedClock(0))
+
+
+@pytest.fixture(params=["memory", "shard", pytest.param("postgres", marks=pytest.mark.postgres)])
+def open_log(request: pytest.FixtureRequest) -> Callable[[], CommandLog]:
+    if request.param == "memory":
+        memory = MemoryCommandLog()
+        return lambda: memory
+    home = request.getfixturevalue("postgres_home" if request.param == "postgres" else "home")
+    return lambda: opened(home)
+
+
+def test_all_see_one_order_in_which_each_command_is_once(open_log: Callable[[], CommandLog]) -> None:
+    log, other = open_log(), open_log()
+    outbox, others = Outbox(log.join("worker-0")), Outbox(other.join("worker-1"))
+    outbox.put(ONE)
+    log.append(outbox.sender, 0, [ONE])  # and its answer is lost
+    others.put(TWO)
+    others.flush(other)
+    outbox.put(THREE)
+    outbox.flush(log)
+    outbox.flush(log)
+    log.append(outbox.sender, 1, [THREE])
+    cursor = Cursor()
+    rows = cursor.read(log)
+    worker, neighbour = Sender("worker-0", 1), Sender("worker-1", 1)
+    assert [(row.index, row.sender, row.number, row.command) for row in rows] == [
+        (0, worker, 0, ONE),
+        (1, neighbour, 0, TWO),
+        (2, worker, 1, THREE),
+    ]
+    assert Cursor().read(other) == rows
+    assert cursor.read(log) == []
+    others.put(ONE)
+    others.flush(other)
+    assert [row.index for row in cursor.read(log)] == [3]
+    assert len(log.read(0)) == 4, "from any index, also one that was read"
+
+
+def test_a_new_life_fences_the_earlier_one(open_log: Callable[[], CommandLog]) -> None:
+    log, other = open_log(), open_log()
+    first = log.join("worker-0")
+    log.append(first, 0, [ONE])
+    second = other.join("worker-0")
+    assert second == Sender("worker-0", 2)
+    with pytest.raises(FencedByEpoch, match=r"worker-0\.1 was replaced"):
+        log.append(first, 1, [TWO])
+    other.append(second, 0, [THREE])
+    assert [row.command for row in Cursor().read(log)] == [ONE, THREE]
+
+
+def test_a_gap_in_the_numbers_of_a_sender_is_refused(open_log: Callable[[], CommandLog]) -> None:
+    log = open_log()
+    with pytest.raises(CorruptState, match="commands 0 to 1 of worker-0"):
+        log.append(log.join("worker-0"), 2, [ONE])
+    assert log.read(0) == []
+
+
+def test_what_comes_between_the_look_and_the_commit_gets_its_own_index(home: Settings) -> None:
+    log, other = opened(home), opened(home)
+    first, second = log.join("worker-0"), other.join("worker-1")
+    with interrupted_at("publish.before-commit", lambda: other.append(second, 0, [ONE, TWO])) as failures:
+        log.append(first, 0, [THREE])
+    assert not failures
+    assert [(row.index, row.command) for row in Cursor().read(log)] == [(0, ONE), (1, TWO), (2, THREE)]
+
+
+def test_a_life_that_begins_in_the_middle_of_an_append_fences_it(home: Settings) -> None:
+    log, other = opened(home), opened(home)
+    sender = log.join("worker-0")
+    with interrupted_at("publish.before-commit", lambda: other.join("worker-0")), pytest.raises(FencedByEpoch):
+        log.append(sender, 0, [ONE])
+    assert other.read(0) == []
+
+
+def test_a_newer_deployment_fences_the_older_one(home: Settings) -> None:
+    old = opened(home)
+    sender = old.join("worker-0")
+    new = opened(home, generation=2)
+    with pytest.raises(FencedByGeneration):
+        old.append(sender, 0, [ONE])
+    with pytest.raises(FencedByGeneration):
+        opened(home)
+    assert new.read(0) == []
+
+
+def start(version: int) -> CreateIngestionDataflow:
+    return CreateIngestionDataflow("a", ingestion(version), 0, {})
+
+
+def test_a_long_log_is_trimmed_to_what_counts(home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_log, "TRIM_ABOVE", 4)
+    monkeypatch.setattr(command_log, "KEPT_ROWS", 3)
+    log, late = opened(home), opened(home)
+    sender, cursor = log.join("worker-0"), Cursor()
+    for number in range(4):
+        log.append(sender, number, [start(number)])
+        if number == 0:
+            assert len(cursor.read(late)) == 1
+    log.append(sender, 4, [ONE])
+    head = Shards.connect(home).open("storage_commands", SYSTEM).load()
+    assert len(read_data_files(head.table.io, head.contents)) == 1
+    assert [(row.index, row.command) for row in Cursor().read(late)] == [
+        (1, start(1)),
+        (2, start(2)),
+        (3, start(3)),
+        (4, ONE),
+    ]
+    with pytest.raises(StaleState, match="start it anew"):
+        cursor.read(late)
+    log.append(sender, 4, [ONE, TWO])
+    assert [row.index for row in log.read(5)] == [5]
+
+
+def test_a_trim_that_dies_leaves_the_log_as_it_is(home: Settings) -> None:
+    log = opened(home)
+    sender = log.join("worker-0")
+    log.append(sender, 0, [start(1)])
+    log.append(sender, 1, [start(2)])
+    before = log.read(0)
+    for point in FAIL_POINTS:
+        with pytest.raises(Crash), dying_at(point):
+            log.trim()
+    assert opened(home).read(0) == before
+    assert opened(home).trim()
+    assert opened(home).read(0) == before

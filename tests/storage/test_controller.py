@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.support.storage import ingestion, sink
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.declarations.sink import SinkDeclaration
+from tidemark.collections.deployment import Applied, AppliedSink, CatalogObject, StatusKind
+from tidemark.collections.objects.standing import ObjectState, Standing
+from tidemark.errors import CorruptState, UsageError
+from tidemark.frontier import EMPTY
+from tidemark.storage.commands import (
+    AllowCompaction,
+    AllowWrites,
+    Ingestion,
+    InitializationComplete,
+    RunIngestion,
+    RunSink,
+    Sink,
+)
+from tidemark.storage.controller import Controller, find_desired
+from tidemark.storage.effects import ReportDropped, ReportFrontier, ReportStatus
+
+A = ingestion(1, "a")
+
+
+def controller_of(*workers: int, **desired: Ingestion | Sink) -> Controller:
+    controller = Controller(len(workers))
+    controller.follow(desired)
+    for worker in workers:
+        controller.connect(worker)
+    return controller
+
+
+def test_what_is_wanted_becomes_commands_once() -> None:
+    controller = controller_of(0, a=A)
+    altered = ingestion(2, "a")
+    assert controller.follow({"a": altered, "s": sink()}) == [RunIngestion("a", altered), RunSink("s", sink(), 0)]
+    assert controller.follow({"a": altered, "s": sink()}) == []
+    assert controller.follow({"s": sink()}) == [AllowCompaction("a", EMPTY)]
+
+
+def test_a_collection_that_leaves_an_ingestion_is_dropped_alone() -> None:
+    controller = controller_of(0, a=ingestion(1, "a", "b"))
+    assert controller.follow({"a": A}) == [RunIngestion("a", A), AllowCompaction("b", EMPTY)]
+    assert controller.receive(0, ReportDropped("b")) == [ReportDropped("b")]
+
+
+def test_a_frontier_is_passed_on_when_the_last_worker_passed_it() -> None:
+    controller = controller_of(0, 1, a=A)
+    assert controller.receive(0, ReportFrontier("a", 9)) == []
+    assert controller.receive(1, ReportFrontier("a", 5)) == [ReportFrontier("a", 5)]
+    assert controller.receive(1, ReportFrontier("a", EMPTY)) == [ReportFrontier("a", 9)]
+    controller.disconnect(1)
+    controller.connect(1)  # it tells everything again
+    assert controller.receive(1, ReportFrontier("a", 7)) == []
+    assert controller.receive(1, ReportStatus("a", "running")) == [ReportStatus("a", "running")]
+
+
+def test_a_drop_is_told_once_when_all_workers_know_and_only_then_runs_the_object_again() -> None:
+    controller = controller_of(0, 1, a=A)
+    controller.follow({})
+    assert controller.receive(0, ReportDropped("a")) == []
+    assert controller.receive(1, ReportFrontier("a", 3)) == [], "it was on its way"
+    assert controller.follow({"a": A}) == []
+    assert controller.receive(1, ReportDropped("a")) == [ReportDropped("a")]
+    assert controller.follow({"a": A}) == [RunIngestion("a", A)]
+
+
+def test_a_worker_that_connects_hears_what_is_wanted_and_acknowledges_the_rest() -> None:
+    controller = controller_of(0, 1, a=A, s=sink())
+    controller.allow_writes()
+    controller.compact("s", 8)
+    controller.follow({"s": sink()})
+    controller.receive(0, ReportDropped("a"))
+    commands, news = controller.connect(1)
+    assert commands == [RunSink("s", sink(), 8), InitializationComplete(), AllowWrites()]
+    assert news == [ReportDropped("a")]
+
+
+def test_reports_that_cannot_be_are_refused() -> None:
+    controller = controller_of(0, 1, a=A)
+    with pytest.raises(CorruptState, match="was not told"):
+        controller.receive(0, ReportDropped("a"))
+    controller.follow({})
+    controller.receive(0, ReportDropped("a"))
+    with pytest.raises(CorruptState, match="said so before"):
+        controller.receive(0, ReportDropped("a"))
+    with pytest.raises(CorruptState, match="worker 1 reports on 'x'"):
+        controller.receive(1, ReportFrontier("x", 3))
+    with pytest.raises(UsageError, match="no object 'x'"):
+        controller.compact("x", 3)
+
+
+def test_what_should_run_is_every_ingestion_and_sink_that_does_not_rest() -> None:
+    source = {"buffer": "memory:x"}
+    declarations = {
+        name: Declaration.model_validate({"name": name, "kind": "append-only", "source": source, "schema": "a bigint"})
+        for name in ("orders", "paused", "later")
+    }
+    declared = SinkDeclaration.model_validate(
+        {"name": "copy", "from": "orders", "to": {"connection": "shop", "table": "t"}, "mode": "changes"}
+    )
+    applied = Applied(declarations, sinks={"copy": AppliedSink(1, declared)})
+    objects = {
+        "orders": CatalogObject(StatusKind.INGESTION, 1),
+        "paused": CatalogObject(StatusKind.INGESTION, 2),
+        "later": CatalogObject(StatusKind.INGESTION, 3),
+        "plain": CatalogObject(StatusKind.COLLECTION, 4),
+        "gone": CatalogObject(StatusKind.INGESTION, 5),
+        "copy": CatalogObject(StatusKind.SINK, 1),
+    }
+    standings = {
+        "paused": Standing(state=ObjectState.PAUSED, since_ms=0),
+        "later": Standing(state=ObjectState.SUSPENDED, since_ms=0, retry_at_ms=50),
+    }
+    desired = find_desired(applied, objects, standings, now_ms=49)
+    assert {*desired} == {"collection-1", "sink-1"}
+    assert isinstance(desired["sink-1"], Sink)
+    assert desired["sink-1"].collection == "orders"
+    assert {*find_desired(applied, objects, standings, now_ms=50)} == {"collection-1", "collection-3", "sink-1"}
