@@ -26,7 +26,7 @@ from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.iceberg.leases.holding import writer_id
 from tidemark.iceberg.leases.table import LeaseTable
 from tidemark.report import SKIPPED_BECAUSE, SUSPENDED, CollectionReport, Outcome
-from tidemark.sinks import run, turns
+from tidemark.sinks import carrying, run, turns
 from tidemark.sinks.fencing import fence_sinks
 from tidemark.sinks.removal import REMOVERS, clear_sinks
 from tidemark.sinks.rows import cut_commits
@@ -193,7 +193,7 @@ def test_a_backlog_of_batches_is_cut_between_commits_and_goes_on_after_a_crash(
         appending.ingest()
         if appending.sent == 2:  # the first contents are one transaction in any case
             appending.run_sink()
-    monkeypatch.setattr(run, "cut_commits", partial(cut_commits, rows=4))
+    monkeypatch.setattr(carrying, "cut_commits", partial(cut_commits, rows=4))
     with pytest.raises(Crash), dying_at("sink.moved"):
         appending.run_sink()
     target = Driven(home, TABLE, "changes")
@@ -227,7 +227,7 @@ def test_the_first_load_into_a_table_that_is_not_there_is_stopped(
         with leased(sinking, writer):
             yield
 
-    monkeypatch.setattr(run, "first_rows", first_rows)
+    monkeypatch.setattr(carrying, "first_rows", first_rows)
     stopped = sinking.run_sink()
     assert stopped.error is not None
     assert stopped.error.kind == {"switch": "ReadOnly", "drop": "Dropped"}[happening]

@@ -27,6 +27,7 @@ from tidemark.errors import Unreachable
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.commit import publisher
 from tidemark.report import Outcome
+from tidemark.sinks import carrying
 from tidemark.sinks import run as running
 from tidemark.sinks.run import choose_sinks, run_sinks
 from tidemark.sinks.targets.files import target as files
@@ -43,7 +44,8 @@ pytestmark = [pytest.mark.postgres, pytest.mark.slow]
 SINKS = st.sampled_from(list(CARRIED))
 HOLDS = [f"{point}{nth}" for point in publisher.FAIL_POINTS for nth in ("", ":2")]
 POINTS = st.one_of(
-    st.sampled_from([*running.FAIL_POINTS, "sink.TARGET-written", "sink.TARGET-committed"]), st.sampled_from(HOLDS)
+    st.sampled_from([*running.FAIL_POINTS, *carrying.FAIL_POINTS, "sink.TARGET-written", "sink.TARGET-committed"]),
+    st.sampled_from(HOLDS),
 )
 TARGET_POINTS = {"connection": postgresql.FAIL_POINTS, "path": files.FAIL_POINTS, "catalog": iceberg.FAIL_POINTS}
 WAITING = "sink.postgres-written"  # where others would wait for the lock of this very run

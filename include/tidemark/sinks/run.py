@@ -1,75 +1,40 @@
 """Runs sinks: each asks its target how far it came, and carries what came since, exactly once.
 
-The order of the durable steps: the target is claimed, history is held, rows and progress are committed in the target,
-and only then the hold moves. A run that dies in between leaves a hold that is too old, which the next run moves.
+The target is claimed first, which fences every older run; ``carrying`` has the steps after that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidemark.clock import Clock
-from tidemark.collections.declarations.sink import SinkDeclaration, SinkMode
+from tidemark.collections.declarations.sink import SinkDeclaration
 from tidemark.collections.deployment import AppliedSink, Deployment, Mode
 from tidemark.collections.holds import moment_text
 from tidemark.collections.isolation import run_one_by_one
-from tidemark.collections.mode import read_mode, refuse_when_read_only
-from tidemark.errors import (
-    AsOfBeforeSince,
-    CatalogOutOfSync,
-    Dropped,
-    HistoryGone,
-    NotPossible,
-    StaleState,
-    UnknownSink,
-)
+from tidemark.collections.mode import read_mode
+from tidemark.errors import CatalogOutOfSync, Dropped, HistoryGone, NotPossible, UnknownSink
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.reading.arrow import scan_updates
-from tidemark.iceberg.shard.column_names import DIFF
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.shard import Shard
-from tidemark.iceberg.shard.state import NEVER, ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.report import SKIPPED_BECAUSE, CollectionReport, Outcome, Report
 from tidemark.settings import Settings
-from tidemark.sinks.appended_rows import AppendedCommit, list_commits
-from tidemark.sinks.history import hold_history, is_applied, refuse_dropped
-from tidemark.sinks.large_loads import is_large, owner_of
-from tidemark.sinks.net_changes import check_unique, net_by_key, order_updates
-from tidemark.sinks.progress import Owner, Progress, check_epoch, check_owner, known_columns, lag_ms
-from tidemark.sinks.rows import (
-    appended_rows,
-    carried_snapshot,
-    columns_of,
-    cut_commits,
-    cut_times,
-    first_rows,
-    keyed_rows,
-    read_keys,
-)
+from tidemark.sinks.carrying import DECLARE_AGAIN, Carrying, StartSpark, follow, has_news, load
+from tidemark.sinks.history import is_applied, refuse_dropped
+from tidemark.sinks.large_loads import owner_of
+from tidemark.sinks.progress import Owner, Progress, check_owner, lag_ms
+from tidemark.sinks.rows import columns_of
 from tidemark.sinks.target import Target
 from tidemark.sinks.targets.registry import open_target
 from tidemark.sinks.turns import taking_turn
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-FAIL_POINTS = ("sink.claimed", "sink.held", "sink.carried", "sink.moved")
-QUIET_MS = 3_600_000  # a target that nothing comes for learns the time this often, or it would hold history for ever
-PIECE_ROWS = 65_536
+FAIL_POINTS = ("sink.claimed",)
 _ROUNDS = 3  # what comes during a long round is carried by the next one: other runs were skipped meanwhile
-_DECLARE_AGAIN = "drop the sink, and declare it again with `existing: replace`, which loads all rows anew"
 
 OpenTarget = Callable[[SinkDeclaration, Settings], Target]
-StartSpark = Callable[[], "SparkSession"]
 
 
 def choose_sinks(deployment: Deployment, names: Sequence[str]) -> list[AppliedSink]:
@@ -100,31 +65,6 @@ def run_sinks(
         shard_of=attrgetter("collection"),
     )
     return report
-
-
-@dataclass(slots=True, kw_only=True)
-class _Run:
-    """One run of one sink: what it works on, and how far it came."""
-
-    applied: AppliedSink
-    writer: Writer  # that a switch of the mode fences, so that no hold is taken or moved after it
-    target: Target
-    deployment: Deployment
-    progress: Progress
-    is_key_kept: bool  # whether the collection itself keeps the key of the sink unique
-    start_spark: StartSpark | None
-    inserted: int = 0
-    retracted: int = 0
-    carried_bytes: int = 0  # of the rows in memory; 0 where Spark wrote them
-    details: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def sink(self) -> SinkDeclaration:
-        return self.applied.declaration
-
-    @property
-    def shard(self) -> Shard:
-        return self.writer.shard
 
 
 def run_sink(
@@ -197,7 +137,7 @@ def _run_in_turn(
         claimed = target.claim(owner, generation=deployment.generation)
         fail_point("sink.claimed")
         kept = {*deployment.registry.get(sink.collection).key}
-        run = _Run(
+        run = Carrying(
             applied=applied,
             writer=writer,
             target=target,
@@ -209,9 +149,9 @@ def _run_in_turn(
         try:
             refuse_dropped(deployment, applied)  # a drop leaves the catalog first, and forgets the progress second
             if claimed.time is None:
-                _load(run)
+                load(run)
             for _ in range(_ROUNDS):
-                if not _follow(run):
+                if not follow(run):
                     break
         except NotPossible as error:  # also of a target that a drop has freed
             if is_applied(deployment, applied):
@@ -246,7 +186,7 @@ def _check_target(target: Target, found: Progress | None, owner: Owner, head: Sh
         raise HistoryGone(
             f"{target.title} has the updates up to {found.time}, and the collection {owner.collection!r} ends at "
             f"{head.state.upper}",
-            hint=f"the collection was restored from a backup, or the target's progress was edited: {_DECLARE_AGAIN}",
+            hint=f"the collection was restored from a backup, or the target's progress was edited: {DECLARE_AGAIN}",
         )
 
 
@@ -255,197 +195,10 @@ def _is_due(sink: SinkDeclaration, head: ShardHead, progress: Progress) -> bool:
     time, held = progress.time, head.state.holds.get(sink.hold)
     if time is None or held is None or not held.is_durable:
         return True
-    return held.since not in {max(time - 1, 0), time} or _has_news(head, progress)
+    return held.since not in {max(time - 1, 0), time} or has_news(head, progress)
 
 
-def _has_news(head: ShardHead, progress: Progress) -> bool:
-    upper, time = head.state.upper, progress.time or 0
-    is_late = not isinstance(upper, int) or upper - time >= QUIET_MS
-    return head.state.changed > time or is_late or not {*columns_of(head)} <= {*progress.columns}
-
-
-def _load(run: _Run) -> None:
-    """Carry the contents of now, after history is held from here on."""
-    sink = run.sink
-    hold_history(run.shard, run.applied, deployment=run.deployment, writer=run.writer)
-    fail_point("sink.held")
-    head = _load_head(run)
-    upper = head.state.open_upper(f"collection {sink.collection!r}")
-    after = replace(run.progress, time=upper, snapshot=carried_snapshot(head), columns=columns_of(head))
-    refuse_when_read_only(run.deployment, f"run of sink {sink.name!r}")
-    if run.start_spark is not None and is_large(run.target, head):
-        from tidemark.sinks.spark_load import load_with_spark  # noqa: PLC0415 - imports pyspark, for few runs
-
-        run.inserted = load_with_spark(
-            run.start_spark(),
-            run.shard,
-            head,
-            run.target,
-            before=run.progress,
-            after=after,
-            check=partial(_check_right, run),
-        )
-    else:
-        run.inserted = _load_alone(run, after, head)
-    run.details["loaded"] = run.inserted
-    _move_on(run, after)
-
-
-def _load_alone(run: _Run, after: Progress, head: ShardHead) -> int:
-    """Carry the contents without Spark; return the number of rows."""
-    sink, names = run.sink, [column.name for column in after.columns]
-    if sink.mode is SinkMode.MIRROR:
-        if not run.is_key_kept:
-            _check_key(run, head)
-        rows = keyed_rows(first_rows(head, names, time=None), sink.key_columns, where=f"sink {sink.name!r}")
-    else:
-        rows = first_rows(head, names, time=max((after.time or 0) - 1, 0))
-    return run.target.load(run.progress, after, _until_checked(run, _measured(run, rows)))
-
-
-def _until_checked(run: _Run, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows; before their end, after which a target commits, check that the sink may still write.
-
-    A target that is not there yet may be unable to keep a claim, so that neither a switch to read-only nor a drop can
-    fence its first load.
-    """
-    yield from rows
-    _check_right(run)
-
-
-def _check_right(run: _Run) -> None:
-    """Raise ``ReadOnly`` or ``Dropped`` if the sink may not write any more."""
-    refuse_when_read_only(run.deployment, f"run of sink {run.sink.name!r}")
-    refuse_dropped(run.deployment, run.applied)
-
-
-def _follow(run: _Run) -> bool:
-    """Carry the updates since the progress, in one transaction or more; return whether there was anything to carry."""
-    head = _load_head(run)
-    start = run.progress.time
-    assert start is not None, "the first contents are loaded"  # noqa: S101 - for mypy
-    _keep_history(run, head, start)
-    upper = head.state.open_upper(f"collection {run.sink.collection!r}")
-    columns = columns_of(head)
-    if not _has_news(head, run.progress):
-        return False
-    if head.state.layout is ShardKind.APPEND_ONLY:
-        commits = list_commits(head, start, run.progress.snapshot, collection=run.sink.collection)
-        *earlier, last = cut_commits(commits)
-        for group in earlier:
-            end = group[-1].state.open_upper("a commit")
-            _append(run, head, group, time=end, snapshot=group[-1].snapshot.snapshot_id)
-        _append(run, head, last, time=upper, snapshot=carried_snapshot(head))
-        return True
-    ends = cut_times(head, start, upper)
-    if run.sink.mode is SinkMode.MIRROR and not run.is_key_kept:
-        _check_key(run, head)
-        ends = [upper]  # between, two rows could have one key
-    for end in ends:
-        refuse_when_read_only(run.deployment, f"run of sink {run.sink.name!r}")
-        after = replace(run.progress, time=end, columns=columns)
-        _carry(run, after, head, start, end)
-        _move_on(run, after)
-        start = end
-    return True
-
-
-def _append(run: _Run, head: ShardHead, commits: Sequence[AppendedCommit], *, time: int, snapshot: int) -> None:
-    """Append the rows of the commits, which end at ``time`` and ``snapshot``, in one transaction."""
-    refuse_when_read_only(run.deployment, f"run of sink {run.sink.name!r}")
-    columns = columns_of(head)
-    after = replace(run.progress, time=time, snapshot=snapshot, columns=columns)
-    rows = appended_rows(head, commits, [column.name for column in columns])
-    run.target.append(run.progress, after, _counted(run, rows))
-    _move_on(run, after)
-
-
-def _check_key(run: _Run, head: ShardHead) -> None:
-    """Refuse a key that two rows of the contents share, of which a mirror would lose one (``Refused``)."""
-    check_unique(read_keys(head, run.sink.key_columns), where=f"sink {run.sink.name!r}")
-
-
-def _carry(run: _Run, after: Progress, head: ShardHead, start: int, end: int) -> None:
-    """Write the updates at times ``[start, end)``."""
-    names = [column.name for column in after.columns]
-    updates = scan_updates(head, start, end)
-    if run.sink.mode is SinkMode.MIRROR:
-        net = net_by_key(updates, names, run.sink.key_columns, where=f"sink {run.sink.name!r}")
-        run.target.mirror(run.progress, after, net.deletes, net.upserts)
-        run.carried_bytes += net.deletes.nbytes + net.upserts.nbytes
-        run.inserted += net.upserts.num_rows
-        run.retracted += net.deletes.num_rows
-    else:
-        ordered = order_updates(updates, names)
-        pieces = iter(ordered.to_batches(max_chunksize=PIECE_ROWS))
-        run.target.append(run.progress, after, _measured(run, pieces))
-        diffs = ordered.column(DIFF)
-        run.inserted += pc.sum(pc.max_element_wise(diffs, 0), min_count=0).as_py()
-        run.retracted -= pc.sum(pc.min_element_wise(diffs, 0), min_count=0).as_py()
-
-
-def _counted(run: _Run, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in _measured(run, rows):
-        run.inserted += batch.num_rows
-        yield batch
-
-
-def _measured(run: _Run, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in rows:
-        run.carried_bytes += batch.nbytes
-        yield batch
-
-
-def _keep_history(run: _Run, head: ShardHead, time: int) -> None:
-    """See that history from the contents at ``time - 1`` on is held, whatever an earlier run, or a person, left."""
-    since = head.state.since
-    if not since <= time:
-        raise _gone(run, time, since)
-    present = head.state.holds.get(run.sink.hold)
-    if present is None or present.expires_at_ms != NEVER or present.since != max(time - 1, 0):
-        try:
-            _hold_from(run, time)
-        except AsOfBeforeSince as error:
-            raise _gone(run, time, run.shard.load().state.since) from error
-
-
-def _move_on(run: _Run, after: Progress) -> None:
-    """Note what the target has committed, and let go of the history before."""
-    run.progress = replace(after, columns=known_columns(run.progress, after))
-    fail_point("sink.carried")
-    assert after.time is not None  # noqa: S101 - for mypy
-    try:
-        _hold_from(run, after.time)
-    except AsOfBeforeSince as error:
-        raise StaleState(f"another run of sink {run.sink.name!r} has come further", hint="run it again") from error
-    fail_point("sink.moved")
-
-
-def _hold_from(run: _Run, time: int) -> None:
-    """Hold the contents at ``time - 1``, from which the next updates are told, for ever."""
-    since = run.shard.load().state.since
-    start = time if since == time else max(time - 1, 0)
-    hold_history(run.shard, run.applied, deployment=run.deployment, writer=run.writer, since=start)
-
-
-def _gone(run: _Run, time: int, since: object) -> HistoryGone:
-    """Return the error for history that the target lacks; raise ``Fenced`` if another run has carried it meanwhile."""
-    check_epoch(run.target.look(), run.progress, where=run.target.title)
-    return HistoryGone(
-        f"the updates of {run.sink.collection!r} in [{time}, {since}) are gone, and {run.target.title} lacks them",
-        hint=f"its hold {run.sink.hold!r} was released by hand, or the target was restored from a backup: "
-        + _DECLARE_AGAIN,
-    )
-
-
-def _load_head(run: _Run) -> ShardHead:
-    head = run.shard.load()
-    if str(head.table.metadata.table_uuid) != run.progress.owner.table_uuid:
-        raise StaleState(f"the collection {run.sink.collection!r} was dropped and made anew during the run")
-    return head
-
-
-def _report(run: _Run, start: int) -> CollectionReport:
+def _report(run: Carrying, start: int) -> CollectionReport:
     is_any = run.inserted or run.retracted or "loaded" in run.details
     measured = {"bytes": run.carried_bytes} if run.carried_bytes else {}
     return CollectionReport(

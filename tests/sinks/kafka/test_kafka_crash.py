@@ -15,6 +15,7 @@ from tests.support.leases import wait_for
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.report import Outcome
+from tidemark.sinks import carrying
 from tidemark.sinks import run as sink_run
 from tidemark.sinks.targets.kafka import target, transaction
 
@@ -31,6 +32,7 @@ KILLS = 20
 # The first transaction of a run is its claim.
 POINTS = (
     *sink_run.FAIL_POINTS,
+    *carrying.FAIL_POINTS,
     *target.FAIL_POINTS,
     *(f"{point}{which}" for point in transaction.FAIL_POINTS for which in ("", ":2")),
 )

@@ -23,7 +23,7 @@ from tidemark.ingest.persist.persist import Engine, choose_persisted, persist_al
 from tidemark.ingest.replay.plan import Request
 from tidemark.ingest.replay.replay import replay_all
 from tidemark.report import Outcome
-from tidemark.sinks import run
+from tidemark.sinks import carrying
 from tidemark.sinks.rows import cut_times
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def test_many_updates_are_cut_into_transactions_between_commits(
     for name in ("x", "y", "z"):
         change(sinking, put={1: name, 2: name})
         uppers.append(sinking.upper("events"))
-    monkeypatch.setattr(run, "cut_times", partial(cut_times, rows=5))
+    monkeypatch.setattr(carrying, "cut_times", partial(cut_times, rows=5))
     with pytest.raises(Crash), dying_at("sink.carried:2"):
         sinking.run_sink()
     assert database.progress() == uppers[1]

@@ -13,7 +13,7 @@ from tests.support.dying import interrupted_at, surviving
 from tests.support.homes import Home
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
-from tidemark.sinks import run
+from tidemark.sinks import carrying, run
 from tidemark.sinks.targets.postgres import target
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.crash, pytest.mark.postgres]
 
 TO = {"connection": "pg", "table": "copies"}
-POINTS = (*run.FAIL_POINTS, *target.FAIL_POINTS)
+POINTS = (*run.FAIL_POINTS, *carrying.FAIL_POINTS, *target.FAIL_POINTS)
 QUERIES = {
     "mirror": "SELECT * FROM copies",
     "changes": "SELECT id, name FROM copies GROUP BY id, name HAVING sum(_diff) > 0",
@@ -53,7 +53,7 @@ def test_a_run_that_died_is_finished_by_the_next(
 
 
 # While "sink.postgres-written" the other run would wait for the lock of this one.
-@pytest.mark.parametrize("point", [*run.FAIL_POINTS, "sink.postgres-committed"])
+@pytest.mark.parametrize("point", [*run.FAIL_POINTS, *carrying.FAIL_POINTS, "sink.postgres-committed"])
 def test_a_run_that_another_overtakes_writes_nothing_twice(sinking: Home, database: Database, point: str) -> None:
     sinking.declare_sink(mode="changes", to=TO)
     sinking.run_sink()

@@ -20,7 +20,7 @@ from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.report import Outcome
-from tidemark.sinks import run
+from tidemark.sinks import carrying, run
 from tidemark.sinks.inspection import read_statuses
 from tidemark.sinks.targets.files import target as files
 from tidemark.sinks.targets.iceberg import target as iceberg
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from tidemark.settings import Settings
 
-POINTS = {"path": (*run.FAIL_POINTS, *files.FAIL_POINTS), "catalog": (*run.FAIL_POINTS, *iceberg.FAIL_POINTS)}
+OF_RUNS = (*run.FAIL_POINTS, *carrying.FAIL_POINTS)
+POINTS = {"path": (*OF_RUNS, *files.FAIL_POINTS), "catalog": (*OF_RUNS, *iceberg.FAIL_POINTS)}
 CASES = [
     (kind, point)
     for kind, form in (("partitioned files", "path"), ("own catalog", "catalog"))
