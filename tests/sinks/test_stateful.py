@@ -139,7 +139,10 @@ class SinkMachine(LifeMachine):
         report = ran.collections[name]
         assert report.error is None or report.error.exit_code is not ExitCode.BUG, report.error
         rests = name not in self.sinks or name in self.paused or self.is_read_only
-        if not rests and (report.error is None or report.error.exit_code is not ExitCode.FENCED):
+        is_overtaken = report.error is not None and (
+            report.error.exit_code in {ExitCode.FENCED, ExitCode.TRANSIENT} or report.error.kind == "Dropped"
+        )
+        if not rests and not is_overtaken:
             self.statuses[name] = "suspended" if report.error else "running"
         return report
 
