@@ -28,8 +28,8 @@ from tidemark.iceberg.leases.table import LeaseTable
 from tidemark.report import SKIPPED_BECAUSE, SUSPENDED, CollectionReport, Outcome
 from tidemark.sinks import carrying, run, turns
 from tidemark.sinks.fencing import fence_sinks
+from tidemark.sinks.reading.rows import cut_commits
 from tidemark.sinks.removal import REMOVERS, clear_sinks
-from tidemark.sinks.rows import cut_commits
 from tidemark.sinks.run import choose_sinks, run_sinks
 
 if TYPE_CHECKING:

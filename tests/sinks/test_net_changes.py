@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tidemark.errors import Refused
-from tidemark.sinks.net_changes import net_by_key, order_updates
+from tidemark.sinks.reading.net_changes import net_by_key, order_updates
 
 ROW = tuple[int | None, str | None, int, int]
 

@@ -25,12 +25,12 @@ from tidemark.iceberg.shard.column_names import DIFF
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import NEVER, ShardKind
-from tidemark.sinks.appended_rows import AppendedCommit, list_commits
 from tidemark.sinks.history import hold_history, refuse_dropped
 from tidemark.sinks.large_loads import is_large
-from tidemark.sinks.net_changes import check_unique, net_by_key, order_updates
 from tidemark.sinks.progress import Progress, check_epoch, known_columns
-from tidemark.sinks.rows import (
+from tidemark.sinks.reading.appended_rows import AppendedCommit, list_commits
+from tidemark.sinks.reading.net_changes import check_unique, net_by_key, order_updates
+from tidemark.sinks.reading.rows import (
     appended_rows,
     carried_snapshot,
     columns_of,

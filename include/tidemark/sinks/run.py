@@ -26,7 +26,7 @@ from tidemark.sinks.carrying import DECLARE_AGAIN, Carrying, StartSpark, follow,
 from tidemark.sinks.history import is_applied, refuse_dropped
 from tidemark.sinks.large_loads import owner_of
 from tidemark.sinks.progress import Owner, Progress, check_owner, lag_ms
-from tidemark.sinks.rows import columns_of
+from tidemark.sinks.reading.rows import columns_of
 from tidemark.sinks.target import Target
 from tidemark.sinks.targets.registry import open_target
 from tidemark.sinks.turns import taking_turn

@@ -20,9 +20,9 @@ from tidemark.iceberg.reading.spark import consolidate, read_snapshot
 from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
-from tidemark.sinks.net_changes import check_keys, same_key
 from tidemark.sinks.progress import Progress
-from tidemark.sinks.rows import first_snapshot
+from tidemark.sinks.reading.net_changes import check_keys, same_key
+from tidemark.sinks.reading.rows import first_snapshot
 from tidemark.sinks.target import Extent, Grouping, PartedTarget, PartWriter
 from tidemark.sinks.targets.batches import as_table
 from tidemark.spark.quoting import quoted

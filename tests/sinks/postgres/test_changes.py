@@ -24,7 +24,7 @@ from tidemark.ingest.replay.plan import Request
 from tidemark.ingest.replay.replay import replay_all
 from tidemark.report import Outcome
 from tidemark.sinks import carrying
-from tidemark.sinks.rows import cut_times
+from tidemark.sinks.reading.rows import cut_times
 
 if TYPE_CHECKING:
     from pathlib import Path

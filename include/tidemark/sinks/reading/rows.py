@@ -14,9 +14,9 @@ from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS
 from tidemark.iceberg.shard.state import CommitKind, ShardKind, ShardState
 from tidemark.iceberg.shard.time_travel import ancestry
-from tidemark.sinks.appended_rows import AppendedCommit, read_commit, read_contents
-from tidemark.sinks.net_changes import check_keys
 from tidemark.sinks.progress import SinkColumn
+from tidemark.sinks.reading.appended_rows import AppendedCommit, read_commit, read_contents
+from tidemark.sinks.reading.net_changes import check_keys
 
 TRANSACTION_ROWS = 1_000_000  # about so many updates are read into memory, and go into one transaction
 
