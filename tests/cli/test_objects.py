@@ -82,7 +82,7 @@ def test_a_pause_is_said_by_everybody_who_skips(tidemark: CommandLine, tmp_path:
     code, answer = tidemark.json("pause", "weather")
     assert (code, answer["paused"]["weather"]["state"]) == (ExitCode.OK, "paused")
     assert tidemark("resume", "weather")[1].startswith("weather: runs again; it was paused since ")
-    assert tidemark("resume", "weather") == (ExitCode.OK, "weather: nothing to do: it runs\n")
+    assert tidemark("resume", "weather") == (ExitCode.OK, "weather: nothing to do: neither paused nor suspended\n")
     assert tidemark("append", "weather", str(file), "--producer", "p", "--range", "0:1")[0] == ExitCode.OK
 
 

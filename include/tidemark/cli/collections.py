@@ -120,7 +120,7 @@ def collections(*, everything: Everything = False, as_json: AsJson = False) -> N
         print_json({"collections": rows})
         return
     if not rows:
-        print_line("Nothing is declared yet: run `tidemark apply PATH`.")
+        print_line("Nothing is declared: run `tidemark apply PATH`.")
         return
     for row in rows:
         row["upper"] = row.pop("error", None) or _frontier_text(row["upper"])

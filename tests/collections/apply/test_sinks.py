@@ -48,6 +48,8 @@ def apply(
 def test_a_new_sink_is_inspected_and_stored_with_its_key(place: Home) -> None:
     inspected: list[str] = []
     plan = apply(place, f"  copies: {{from: events, mode: mirror, {TO}}}", inspected)
+    log = apply(place, f"  log: {{from: events, mode: changes, {TO2}}}", dry=True).steps[-1]
+    assert str(log) == "create sink: changes of events to table log of pg", "no key: nothing there depends on it"
     assert plan.to_json()["steps"][-1] == {
         "sink": "copies",
         "action": "create sink",

@@ -31,7 +31,7 @@ class SinkStep:
     def __str__(self) -> str:
         if self.fields:
             return f"change {', '.join(self.fields)}"
-        key = f", key {', '.join(self.sink.key_columns)}" if self.sink.key_columns else ""
+        key = f", key {', '.join(self.sink.key_columns)}" if self.sink.key_columns and self.sink.writes_by_key else ""
         return f"create sink: {self.sink.mode} of {self.sink.collection} to {self.sink.to}{key}"
 
 
