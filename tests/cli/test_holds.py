@@ -80,7 +80,7 @@ def test_a_hold_is_taken_listed_renewed_and_released(tidemark: CommandLine, even
         False,
     )
     assert (report["reader"], report["live"], report["warn_after_ms"]) == ("report", True, 7 * DAY_MS)
-    assert tidemark.json("show", "events")["error"]["kind"] == "UnknownCollection", "a table that nobody declared"
+    assert tidemark.json("show", "events")["error"]["kind"] == "UnknownObject", "a table that nobody declared"
     assert "events lasting 9 (1970-01-01 00:00:00 UTC) never" in tidemark("hold", "list", "events")
     assert tidemark.json("hold", "release", "events", "lasting")["released"] is True
     assert tidemark("hold", "release", "events", "lasting").endswith("nothing was released; who holds some: report")

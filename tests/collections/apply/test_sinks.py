@@ -181,6 +181,17 @@ def test_what_the_target_refuses_leaves_nothing_applied(place: Home) -> None:
     assert place.registry.read().declarations == {}
 
 
+def test_all_settings_that_lack_are_said_at_once_with_their_sinks(place: Home) -> None:
+    def refuse(sink: SinkDeclaration, _: Columns) -> None:
+        raise ConfigurationInvalid(f"no {sink.name}", hint=f"set {sink.name.upper()}")
+
+    sinks = f"  a: {{from: events, mode: mirror, {TO}}}\n  b: {{from: events, mode: changes, {TO2}}}"
+    place.declarations.write_text(f"version: 1\ncollections:\n  {EVENTS}\nsinks:\n{sinks}\n")
+    with pytest.raises(ConfigurationInvalid, match=r"yaml:5: sink 'a': no a\n.*yaml:6: sink 'b': no b") as caught:
+        replace(place.application(), inspect_sink=refuse).run(load_declarations([place.declarations]))
+    assert caught.value.hint == "set A; set B"
+
+
 def test_a_mirror_of_appended_rows_is_a_mistake(place: Home) -> None:
     place.declare_reader("appended")
     with pytest.raises(UsageError, match="append-only"):
