@@ -232,6 +232,9 @@ def test_show_names_holds_and_an_empty_frontier(applied: CommandLine, home: Sett
 
 
 def test_contents_and_changes_are_read_now_and_then(applied: CommandLine, home: Settings) -> None:
+    assert applied("read", "planes", "--json").json == {
+        "collection": "planes", "as_of": None, "upper": 0, "count": 0, "rows": [],
+    }  # fmt: skip
     publish(home, lower=1_000, added={"N1": 5})
     publish(home, lower=2_000, added={"N1": 6}, removed=True)
     old, new = ({"tailnum": "N1", "seats": seats, "built": BUILT} for seats in (5, 6))

@@ -195,16 +195,19 @@ def read(
 ) -> None:
     """Print the contents of a collection, now or at a time."""
     from tidemark.iceberg.reading.arrow import read_arrow  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.iceberg.shard.state import ShardKind  # noqa: PLC0415
 
     shard = connect_shards(load_settings_to_look()).open(name)
     times: dict[str, Any] = {"as_of": None if as_of is None else parse_frontier_time(as_of)}
+    fetched = _rows_to_fetch(limit, as_json=as_json)
     if as_of is None and not with_open:
-        upper = shard.load().state.upper
-        # The upper is where the changes go on, also of a collection that has no contents yet.
+        state = shard.load().state
+        upper = state.upper
+        # The answer says the upper, from which `changes` goes on, also if there are no contents yet.
         times = {"as_of": upper - 1 if isinstance(upper, int) and upper > 0 else None, "upper": frontier_json(upper)}
-    rows = read_arrow(
-        shard, times["as_of"], with_time=with_time, with_open=with_open, limit=_rows_to_fetch(limit, as_json=as_json)
-    )
+        if upper == 0 and state.layout is ShardKind.DIFFERENTIAL:
+            fetched = 0  # and not what is committed by now: its changes begin at 0
+    rows = read_arrow(shard, times["as_of"], with_time=with_time, with_open=with_open, limit=fetched)
     _print_rows(name, rows, limit=limit, as_json=as_json, **times)
 
 
