@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidemark import Settings, Shards, SystemClock, changes_arrow, deployment_of, read_arrow, take_hold
-from tidemark.errors import AsOfBeforeSince
+from tidemark.errors import AsOfBeforeSince, TidemarkError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +70,10 @@ def main(argv: list[str]) -> int:
     arguments = parser.parse_args(argv)
     settings = Settings.load(os.environ)
     shard = Shards.connect(settings).open("planes")
-    count = follow(shard, arguments.result, settings, now_ms=SystemClock().now_ms())
+    try:
+        count = follow(shard, arguments.result, settings, now_ms=SystemClock().now_ms())
+    except TidemarkError as error:  # such as a collection that was never reconciled: the next run starts over
+        parser.exit(error.exit_code, f"{error}\n→ {error.hint}\n")
     sys.stdout.write(f"{count} updates\n")
     return 0
 

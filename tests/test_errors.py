@@ -38,6 +38,8 @@ def test_every_error_says_what_the_caller_should_do(error: type[TidemarkError]) 
 def test_an_unknown_name_gets_near_matches() -> None:
     error = UnknownCollection.named("plane", ["planes", "airports"])
     assert (str(error), error.hint) == ("no collection is named 'plane'", "did you mean 'planes'?")
+    renamed = UnknownCollection.named("plane", ["planes"], renamed={"plane": "aircraft"})
+    assert renamed.hint == "it was renamed, and is called 'aircraft' now"
     assert UnknownCollection.named("xyz", ["planes", "airports"]).hint == "declared are: airports, planes"
     assert "tidemark apply" in UnknownCollection.named("planes", []).hint
 

@@ -5,7 +5,7 @@ A family says what the caller should do next, and has the exit code; below it st
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import ClassVar, Self
 
@@ -48,16 +48,21 @@ class UnknownCollection(UsageError):
     what: ClassVar[str] = "collection"
 
     @classmethod
-    def named(cls, name: str, known: Iterable[str]) -> Self:
-        """Build the error for ``name``, with near matches among the ``known`` names."""
+    def named(cls, name: str, known: Iterable[str], *, renamed: Mapping[str, str] | None = None) -> Self:
+        """Build the error for ``name``, with its new name if it was renamed, or near matches among the known ones.
+
+        ``renamed`` are new names by the old ones.
+        """
         names = sorted(known)
         near = get_close_matches(name, names, n=3)
-        if near:
+        if renamed and name in renamed:
+            hint = f"it was renamed, and is called {renamed[name]!r} now"
+        elif near:
             hint = "did you mean " + " or ".join(repr(match) for match in near) + "?"
         elif names:
             hint = "declared are: " + ", ".join(names[:20])
         else:
-            hint = "nothing is declared yet: run `tidemark apply PATH`"
+            hint = "nothing is declared: run `tidemark apply PATH`"
         return cls(f"no {cls.what} is named {name!r}", hint=hint)
 
 
@@ -67,8 +72,14 @@ class UnknownSink(UnknownCollection):
     what = "sink"
 
 
+class UnknownObject(UnknownCollection):
+    """No collection and no sink of that name is declared."""
+
+    what = "collection or sink"
+
+
 class StillRead(UsageError):
-    """Other collections or sinks read what was to be dropped; nothing was changed."""
+    """Other collections or sinks read what was to be dropped or renamed; nothing was changed."""
 
 
 class UnknownKind(UsageError):

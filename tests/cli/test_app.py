@@ -232,11 +232,14 @@ def test_show_names_holds_and_an_empty_frontier(applied: CommandLine, home: Sett
 
 
 def test_contents_and_changes_are_read_now_and_then(applied: CommandLine, home: Settings) -> None:
+    assert applied("read", "planes", "--json").json == {
+        "collection": "planes", "as_of": None, "upper": 0, "count": 0, "rows": [],
+    }  # fmt: skip
     publish(home, lower=1_000, added={"N1": 5})
     publish(home, lower=2_000, added={"N1": 6}, removed=True)
     old, new = ({"tailnum": "N1", "seats": seats, "built": BUILT} for seats in (5, 6))
     assert applied("read", "planes", "--json").json == {
-        "collection": "planes", "as_of": 2_000, "count": 1, "rows": [new],
+        "collection": "planes", "as_of": 2_000, "upper": 2_001, "count": 1, "rows": [new],
     }  # fmt: skip
     assert applied("read", "planes", "--as-of", "1970-01-01T00:00:01", "--json").json == {
         "collection": "planes", "as_of": 1_000, "count": 1, "rows": [old],
@@ -269,7 +272,7 @@ def test_contents_and_changes_are_read_now_and_then(applied: CommandLine, home: 
         (["changes", "planes", "--from", "5", "--until", "1"], ExitCode.USAGE, "UsageError", "reversed"),
         (["changes", "weather", "--from", "0"], ExitCode.USAGE, "UsageError", "append-only"),
         (["read", "plnes"], ExitCode.USAGE, "UnknownCollection", "'plnes'"),
-        (["show", "plnes"], ExitCode.USAGE, "UnknownCollection", "'plnes'"),
+        (["show", "plnes"], ExitCode.USAGE, "UnknownObject", "'plnes'"),
         (["plan", "plnes"], ExitCode.USAGE, "UnknownCollection", "'plnes'"),
         (["reconcile", "planes", "plnes"], ExitCode.USAGE, "UnknownCollection", "'plnes'"),
         (["reconcile", "weather"], ExitCode.USAGE, "UsageError", "append-only"),
@@ -293,7 +296,7 @@ def test_errors_are_json_with_their_exit_code(
     assert answer.code == code
     assert answer.error["kind"] == kind
     assert message in answer.error["message"]
-    if kind == "UnknownCollection":
+    if kind in {"UnknownCollection", "UnknownObject"}:
         assert answer.error["hint"] == "did you mean 'planes'?"
     if arguments[0] == "changes" and "reversed" in message:
         assert "--from EARLIER --until LATER" in answer.error["hint"]

@@ -132,7 +132,10 @@ def test_people_read_tables(tidemark: Any, tmp_path: Path, capsys: pytest.Captur
     assert app(["sink", "status"]) == ExitCode.OK
     assert "not loaded" in capsys.readouterr().out
     assert app(["sink", "run"]) == ExitCode.OK
-    assert "table 'copies' of the connection 'pg'" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "table 'copies' of the connection 'pg'" in said
+    assert said.startswith("sink ")
+    assert "copies: nothing to carry: it waits for the first commit of 'events'" in said
 
 
 def test_an_unknown_sink_is_64_with_near_names(tidemark: Any, tmp_path: Path) -> None:
@@ -185,11 +188,14 @@ def test_a_connection_that_is_not_set_is_78(tidemark: Any, tmp_path: Path, monke
 
 
 def test_the_status_of_a_target_that_says_nothing(
-    tidemark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tidemark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert tidemark("apply", str(tmp_path / "collections.yaml")).code == 0
     with silent_server() as server:
         monkeypatch.setenv("TIDEMARK_SOURCE_PG_URL", f"jdbc:postgresql://127.0.0.1:{server.port}/db")
         answer = tidemark("sink", "status")
+    assert app(["sink", "status"]) == ExitCode.UNREACHABLE, "nobody listens any more"
+    said = capsys.readouterr().out
+    assert ("unknown" in said, "not loaded" in said) == (True, False)
     assert answer.code == ExitCode.UNREACHABLE
     assert "does not answer" in answer.json["sinks"][0]["error"]

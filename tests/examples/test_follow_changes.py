@@ -12,6 +12,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StringType
 
 from examples.follow_changes import HOLD_MS, READER, follow, main
+from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.iceberg.commit.writer import Writer
@@ -76,6 +77,17 @@ def test_a_hold_keeps_what_the_next_run_needs_and_without_it_the_job_starts_over
     assert downgrade_since(planes, 31, now_ms=20 + HOLD_MS) == 31, "it has run out"
     assert follow(planes, result, home, now_ms=20 + HOLD_MS) == 3, "the contents, from the start"
     assert result_in(result) == {"BOEING": 175}
+
+
+@pytest.mark.usefixtures("planes")
+def test_before_the_first_commit_it_says_what_to_do(
+    home: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
+    with pytest.raises(SystemExit) as left:
+        main([str(tmp_path / "result.db")])
+    assert left.value.code == ExitCode.NOT_POSSIBLE
+    assert "nothing was ever committed to it\n→ reconcile it" in capsys.readouterr().err
 
 
 def test_without_a_result_it_says_how_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:

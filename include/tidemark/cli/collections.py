@@ -19,7 +19,7 @@ from tidemark.cli.options import (
     parse_frontier_time,
 )
 from tidemark.clock import SystemClock
-from tidemark.errors import CorruptState, UnknownCollection
+from tidemark.errors import CorruptState, UnknownObject
 from tidemark.frontier import Empty, Frontier, frontier_json
 from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shard.state_reader import ShardSummary
@@ -120,7 +120,7 @@ def collections(*, everything: Everything = False, as_json: AsJson = False) -> N
         print_json({"collections": rows})
         return
     if not rows:
-        print_line("Nothing is declared yet: run `tidemark apply PATH`.")
+        print_line("Nothing is declared: run `tidemark apply PATH`.")
         return
     for row in rows:
         row["upper"] = row.pop("error", None) or _frontier_text(row["upper"])
@@ -130,15 +130,23 @@ def collections(*, everything: Everything = False, as_json: AsJson = False) -> N
 
 
 def show(name: Name, *, as_json: AsJson = False) -> None:
-    """Show one collection: its frontiers, who may write, what is staged and held, and its declaration."""
+    """Show one collection: its frontiers, who may write, what is staged and held, and its declaration.
+
+    Of a sink the declaration; `tidemark sink status` says how far it has come.
+    """
     from tidemark.iceberg.shard.state_reader import read_state  # noqa: PLC0415 - help is shown without pyiceberg
 
     settings = load_settings_to_look()
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.collections.system.declarations import SYSTEM_DECLARATIONS  # noqa: PLC0415
 
-    declared = _read_declarations(settings) | SYSTEM_DECLARATIONS
+    applied = deployment_of(settings).registry.read()
+    if (sink := applied.sinks.get(name)) is not None:
+        _show({"name": name, "kind": "sink", "declaration": sink.declaration.to_json()}, as_json=as_json)
+        return
+    declared = applied.declarations | SYSTEM_DECLARATIONS
     if name not in declared:
-        raise UnknownCollection.named(name, declared)
+        raise UnknownObject.named(name, declared.keys() | applied.sinks.keys(), renamed=applied.renamed)
     declaration = declared[name]
     summary = read_state(settings, name)
     state = summary.state
@@ -161,10 +169,16 @@ def show(name: Name, *, as_json: AsJson = False) -> None:
         },
         "declaration": declaration.to_json(),
     }
+    if not as_json:
+        shown |= {"upper": _frontier_text(state.upper), "since": _frontier_text(state.since)}
+    _show(shown, as_json=as_json)
+
+
+def _show(shown: dict[str, Any], *, as_json: bool) -> None:
+    """Print what is known of one object; for people, the fields of its declaration stand beside the rest."""
     if as_json:
         print_json(shown)
         return
-    shown["upper"], shown["since"] = _frontier_text(state.upper), _frontier_text(state.since)
     fields = shown.pop("declaration")
     rows = [*shown.items(), *((field, fields[field]) for field in fields if field not in shown)]
     print_table(["what", "value"], [(field, value) for field, value in rows if value not in ([], {})])
@@ -181,18 +195,20 @@ def read(
 ) -> None:
     """Print the contents of a collection, now or at a time."""
     from tidemark.iceberg.reading.arrow import read_arrow  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.iceberg.shard.state import ShardKind  # noqa: PLC0415
 
     shard = connect_shards(load_settings_to_look()).open(name)
-    time: int | None = None
-    if as_of is not None:
-        time = parse_frontier_time(as_of)
-    elif not with_open:
-        upper = shard.load().state.upper
-        time = upper - 1 if isinstance(upper, int) and upper > 0 else None
-    rows = read_arrow(
-        shard, time, with_time=with_time, with_open=with_open, limit=_rows_to_fetch(limit, as_json=as_json)
-    )
-    _print_rows(name, rows, limit=limit, as_json=as_json, as_of=time)
+    times: dict[str, Any] = {"as_of": None if as_of is None else parse_frontier_time(as_of)}
+    fetched = _rows_to_fetch(limit, as_json=as_json)
+    if as_of is None and not with_open:
+        state = shard.load().state
+        upper = state.upper
+        # The answer says the upper, from which `changes` goes on, also if there are no contents yet.
+        times = {"as_of": upper - 1 if isinstance(upper, int) and upper > 0 else None, "upper": frontier_json(upper)}
+        if upper == 0 and state.layout is ShardKind.DIFFERENTIAL:
+            fetched = 0  # and not what is committed by now: its changes begin at 0
+    rows = read_arrow(shard, times["as_of"], with_time=with_time, with_open=with_open, limit=fetched)
+    _print_rows(name, rows, limit=limit, as_json=as_json, **times)
 
 
 def changes(name: Name, *, from_: From, until: Until = None, limit: Limit = None, as_json: AsJson = False) -> None:

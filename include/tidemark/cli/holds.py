@@ -131,8 +131,11 @@ def release(name: HeldName, reader: Reader, *, as_json: AsJson = False) -> None:
     was_held = release_hold(shard, reader, deployment=deployment)
     if as_json:
         print_json({"collection": name, "reader": reader, "released": was_held})
+    elif was_held:
+        print_line(f"{name}: {reader!r} holds no history any more")
     else:
-        print_line(f"{name}: {reader!r} {'holds no history any more' if was_held else 'held no history'}")
+        readers = ", ".join(sorted(shard.load().state.holds)) or "nobody"
+        print_line(f"{name}: {reader!r} held no history, so nothing was released; who holds some: {readers}")
 
 
 def _read_states_of(names: list[str] | tuple[()]) -> dict[str, ShardSummary]:

@@ -131,7 +131,7 @@ def doctor(*, deep: Deep = False, contents: Contents = False, as_json: AsJson = 
     rows = []
     for finding in findings:
         hint = f"; {finding.hint}" if finding.hint and not finding.ok else ""
-        rows.append(("ok" if finding.ok else red("WRONG"), finding.subject, finding.message + hint))
+        rows.append((finding.note or "ok" if finding.ok else red("WRONG"), finding.subject, finding.message + hint))
     print_result(result, ["", "what", "finding"], rows, as_json=as_json)
     return most_severe(codes)
 
@@ -163,7 +163,7 @@ def _check_objects(shards: Shards, settings: Settings) -> list[tuple[Finding, Ex
 
     try:
         objects, now_ms = deployment_of(settings).objects, SystemClock().now_ms()
-        findings = [_success(name, str(standing)) for name, standing in sorted(objects.read().items())]
+        findings = [_success(name, str(each), note=each.state) for name, each in sorted(objects.read().items())]
         remains = [look_at_remains(shards, dropped, now_ms=now_ms) for dropped in objects.dropped()]
     except TidemarkError as error:
         return [_failure("Objects", error)]
@@ -326,8 +326,8 @@ def _invariant_text(shard: Shard, spark: SparkSession | None) -> str:
     return "; the change log adds up to the contents" if check.grounded else "; the change log has no negative rows"
 
 
-def _success(subject: str, message: str) -> tuple[Finding, ExitCode]:
-    return Finding(subject=subject, ok=True, message=message), ExitCode.OK
+def _success(subject: str, message: str, *, note: str = "") -> tuple[Finding, ExitCode]:
+    return Finding(subject=subject, ok=True, message=message, note=note), ExitCode.OK
 
 
 def _failure(subject: str, error: TidemarkError) -> tuple[Finding, ExitCode]:

@@ -47,7 +47,8 @@ def resume(names: Names, *, as_json: AsJson = False) -> None:
         print_json({"resumed": {name: asdict(standing) for name, standing in ended.items()}})
         return
     for name in dict.fromkeys(names):
-        print_line(f"{name}: {f'runs again; it was {ended[name]}' if name in ended else 'nothing to do: it runs'}")
+        was = f"runs again; it was {ended[name]}" if name in ended else "nothing to do: neither paused nor suspended"
+        print_line(f"{name}: {was}")
 
 
 def drop(names: Names, *, yes: Yes = False, as_json: AsJson = False) -> None:

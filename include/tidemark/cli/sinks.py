@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tidemark.cli.console import print_report, print_result, working
+from tidemark.cli.console import print_line, print_report, print_result, working
 from tidemark.cli.options import AsJson, connect_shards, load_deployment, load_settings_to_look
 from tidemark.clock import SystemClock
 from tidemark.entry_points import record
@@ -43,7 +43,13 @@ def run(names: SomeSinks = None, *, as_json: AsJson = False) -> int:
         report = run_sinks(shards, deployment, chosen, clock=SystemClock(), start_spark=start_spark)
     report = settle(deployment, report)
     code = print_report(
-        report, ["inserted", "retracted", "target"], _measures, as_json=as_json, nothing="No sink is declared."
+        report,
+        ["inserted", "retracted", "target"],
+        _measures,
+        as_json=as_json,
+        nothing="No sink is declared.",
+        what="sink",
+        print_details=_print_wait,
     )
     record(deployment.settings, report, clock=SystemClock())
     return code
@@ -71,7 +77,7 @@ def status(names: SomeSinks = None, *, as_json: AsJson = False) -> int:
             each.collection,
             each.mode,
             each.target,
-            text(each.time) or "not loaded",
+            text(each.time) or ("unknown" if each.error else "not loaded"),
             "" if each.lag_ms is None else f"{each.lag_ms / 1000:.0f} s",
             text(each.held_since),
             each.error,
@@ -84,3 +90,11 @@ def status(names: SomeSinks = None, *, as_json: AsJson = False) -> int:
 
 def _measures(collection: CollectionReport) -> tuple[object, ...]:
     return collection.inserted, collection.retracted, collection.details.get("target", "")
+
+
+def _print_wait(name: str, sink: CollectionReport) -> None:
+    """Say of a sink that had nothing to carry what it waits for."""
+    if (first_commit := sink.details.get("waits_for")) is not None:
+        print_line(
+            f"{name}: nothing to carry: it waits for {first_commit}, by `tidemark reconcile`, an append or an ingest"
+        )

@@ -56,7 +56,7 @@ def _show(names: list[str], *, as_json: bool, clears: bool = False) -> None:
     if clears:
         clear()
     if not found:
-        print_line("Nothing is declared yet: run `tidemark apply PATH`.")
+        print_line("Nothing is declared: run `tidemark apply PATH`.")
         return
     print_table(_COLUMNS, [_row_of(each) for each in found])
     for each in found:
@@ -71,8 +71,8 @@ def _row_of(found: ObjectStatus) -> list[object]:
         found.status or _NEVER,
         _time_text(found.since_ms),
         _time_text(found.retry_at_ms),
-        found.rows,
-        found.upper,
+        "" if found.rows is None else found.rows,
+        "" if found.upper is None else found.upper,
         "" if found.lag_ms is None else f"{found.lag_ms / 1000:.1f} s",
         _time_text(found.last_run_ms),
         "" if found.seconds is None else f"{found.seconds:.1f}",

@@ -88,6 +88,11 @@ class Applied:
     texts: Mapping[str, str] = field(default_factory=dict)  # as stored: equal exactly when nothing was changed
     sinks: dict[str, AppliedSink] = field(default_factory=dict)
 
+    @property
+    def renamed(self) -> Mapping[str, str]:
+        """The new names by the old ones, of collections whose declarations still say what they were called."""
+        return {each.renamed_from: name for name, each in self.declarations.items() if each.renamed_from is not None}
+
 
 class StatusKind(StrEnum):
     """What an object of the catalog is, as its statuses say: an ingestion is a collection that reads a write buffer."""
@@ -132,7 +137,6 @@ class Registry(Protocol):
         What is ``renamed_from`` an applied collection takes its place.
 
         Raises:
-            StillRead: If a sink carries a collection that is renamed; nothing was written.
             CatalogOutOfSync: If somebody else applied something since; nothing was written.
             ReadOnly: If the deployment became read-only since; nothing was written.
             Fenced: If a newer deployment leads, or the leader has changed.
@@ -179,7 +183,7 @@ class Objects(Protocol):
 
         Raises:
             UsageError: If an object was dropped; the message says when and by whom.
-            UnknownCollection: If there never was such an object; with near matches.
+            UnknownObject: If there never was such an object; with near matches.
         """
 
     def resume(self, names: Sequence[str]) -> dict[str, Standing]:
@@ -210,7 +214,7 @@ class Objects(Protocol):
 
         Raises:
             UsageError: If an object was dropped before.
-            UnknownCollection: If there never was such an object; with near matches.
+            UnknownObject: If there never was such an object; with near matches.
             StillRead: If other objects read one of them.
             CatalogOutOfSync: If an object was dropped and made anew since the look.
         """

@@ -184,7 +184,9 @@ def release_hold(shard: Shard, reader: str, *, deployment: Deployment) -> bool:
 
 
 def moment_text(time_ms: int) -> str:
-    """Return a time for people; a time that has no date is only a number."""
+    """Return a time for people: 0 is the beginning of every history; a time that has no date is only a number."""
+    if time_ms == 0:
+        return "the beginning"
     return f"{time_text(time_ms // 1000 * 1000)} UTC" if EARLIEST_MS <= time_ms <= LATEST_MS else str(time_ms)
 
 

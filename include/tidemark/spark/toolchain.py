@@ -40,12 +40,16 @@ _SPARK_CORE = re.compile(r"spark-core_[\d.]+-(?P<version>.+)\.jar")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The answer to one question; ``message`` is one sentence, ``hint`` says what to do, ``damage`` names files."""
+    """The answer to one question; ``message`` is one sentence, ``hint`` says what to do, ``damage`` names files.
+
+    ``note`` is a word for what is no fault of the installation, and should be seen.
+    """
 
     subject: str
     ok: bool
     message: str
     hint: str = ""
+    note: str = ""
     damage: list[dict[str, object]] = field(default_factory=list)
 
 

@@ -10,11 +10,13 @@ from tests.support.clock import SteppedClock
 from tests.support.crash import die_at
 from tests.support.events import append_numbers
 from tests.support.homes import Home
-from tidemark.catalog.items.kinds import COLLECTION, SINK, NamedKey, SinkValue
+from tests.support.sinks import declare_sink
+from tidemark.catalog.items.kinds import COLLECTION, NamedKey
 from tidemark.collections.declarations.files import load_declarations
 from tidemark.collections.objects import rename
 from tidemark.collections.objects.drop import drop, plan_drop
-from tidemark.errors import Dropped, IncompatibleChange, StillRead
+from tidemark.collections.system.status_table import read_status_table
+from tidemark.errors import Dropped, IncompatibleChange, StillRead, UnknownCollection
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shards import DROPPED
@@ -63,6 +65,9 @@ def test_rows_history_state_and_number_go_along(place: Home) -> None:
     assert (place.ids("facts"), place.shard("facts").load().state.ledgers) == ([0, 1], ledgers)
     assert number_of(place, "facts") == number
     assert list(place.deployment.objects.read()) == ["facts"]
+    with pytest.raises(UnknownCollection) as renamed:
+        read_status_table(place.deployment, ["events"])
+    assert renamed.value.hint == "it was renamed, and is called 'facts' now"
     place.deployment.objects.resume(["facts"])
     for numbers in ((0, 2), (2, 3)):
         append_numbers(place.shard("facts"), place.settings, *numbers)
@@ -99,11 +104,15 @@ def test_whoever_reads_the_old_name_is_listed(place: Home) -> None:
 
 @pytest.mark.slow
 def test_a_sink_of_the_old_name_stops_it(place: Home) -> None:
-    with place.catalog.join() as handle:
-        definition = {"name": "seats", "from": "events", "to": {"connection": "pg", "table": "t"}, "mode": "changes"}
-        value = SinkValue(id=7, collection="events", definition=definition)
-        handle.transact(lambda transaction: transaction.put(SINK, NamedKey(name="seats"), value))
-    with pytest.raises(StillRead, match="sink 'seats' carries it"):
+    declare_sink(place.settings, "seats", "events")
+    followed = NEW + "sinks:\n  seats: {from: facts, to: {connection: pg, table: seats}, mode: changes}\n"
+    for text in (NEW, followed):
+        with pytest.raises(StillRead, match="sink 'seats' carries it") as caught:
+            place.declare(text)
+        assert "`tidemark drop seats` first" in caught.value.hint
+        assert "existing: replace" in caught.value.hint
+    declare_sink(place.settings, "more", "events")
+    with pytest.raises(StillRead, match="sinks 'more', 'seats' carry it"):
         place.declare(NEW)
     assert place.ids() == [0, 1]
 

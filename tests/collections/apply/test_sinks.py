@@ -48,6 +48,8 @@ def apply(
 def test_a_new_sink_is_inspected_and_stored_with_its_key(place: Home) -> None:
     inspected: list[str] = []
     plan = apply(place, f"  copies: {{from: events, mode: mirror, {TO}}}", inspected)
+    log = apply(place, f"  log: {{from: events, mode: changes, {TO2}}}", dry=True).steps[-1]
+    assert str(log) == "create sink: changes of events to table log of pg", "no key: nothing there depends on it"
     assert plan.to_json()["steps"][-1] == {
         "sink": "copies",
         "action": "create sink",
@@ -177,6 +179,17 @@ def test_what_the_target_refuses_leaves_nothing_applied(place: Home) -> None:
         application.run(load_declarations([place.declarations]))
     assert place.shards.names() == []
     assert place.registry.read().declarations == {}
+
+
+def test_all_settings_that_lack_are_said_at_once_with_their_sinks(place: Home) -> None:
+    def refuse(sink: SinkDeclaration, _: Columns) -> None:
+        raise ConfigurationInvalid(f"no {sink.name}", hint=f"set {sink.name.upper()}")
+
+    sinks = f"  a: {{from: events, mode: mirror, {TO}}}\n  b: {{from: events, mode: changes, {TO2}}}"
+    place.declarations.write_text(f"version: 1\ncollections:\n  {EVENTS}\nsinks:\n{sinks}\n")
+    with pytest.raises(ConfigurationInvalid, match=r"yaml:5: sink 'a': no a\n.*yaml:6: sink 'b': no b") as caught:
+        replace(place.application(), inspect_sink=refuse).run(load_declarations([place.declarations]))
+    assert caught.value.hint == "set A; set B"
 
 
 def test_a_mirror_of_appended_rows_is_a_mistake(place: Home) -> None:

@@ -11,6 +11,7 @@ from tests.support.events import rows_table
 from tests.support.homes import Home
 from tests.support.leases import forget_leases
 from tests.support.leftovers import stored_files
+from tests.support.sinks import declare_sink
 from tidemark.collections.append.append import append_rows
 from tidemark.collections.append.row_writers import Appenders
 from tidemark.collections.declarations.files import load_declarations
@@ -20,7 +21,7 @@ from tidemark.collections.publish import publish
 from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import Dropped, Refused, StillRead, UnknownCollection
 from tidemark.iceberg.commit.batch import Batch
-from tidemark.iceberg.commit.holds import hold
+from tidemark.iceberg.commit.holds import hold, release
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.maintenance.orphans import remove_orphans
@@ -104,13 +105,17 @@ def test_the_plan_says_what_goes(place: Home) -> None:
     shard = place.shard()
     hold(shard, "a-job", expires_at_ms=LATER_MS)
     hold(shard, "ended", expires_at_ms=1)
+    hold(shard, "sink-out", expires_at_ms=LATER_MS)
+    declare_sink(place.settings, "out", "events")
     with pytest.raises(UnknownCollection):
         plan_drop(place.shards, place.deployment, ["event"], clock=place.clock)
-    [plan] = plan_drop(place.shards, place.deployment, ["events"], clock=place.clock)
+    plan, sink = plan_drop(place.shards, place.deployment, ["events", "out"], clock=place.clock)
     assert str(plan) == (
-        "collection 'events': 2 rows of 'events'; its history is held by a-job, and its table stays until then"
-    )
-    drop_names(place, "events")
+        "collection 'events': 2 rows of 'events'; its table stays until nobody holds its history any more; now: a-job"
+    ), "the hold of a sink goes with the sink"
+    assert str(sink) == "sink 'out': its declaration, and its hold on history; what is in its target stays there"
+    release(shard, "sink-out")
+    drop_names(place, "events", "out")
     state = place.shards.open("events_1", DROPPED).load().state
     assert (state.is_sealed, list(state.holds), state.since) == (True, ["a-job"], 0), "what the hold needs is kept"
 

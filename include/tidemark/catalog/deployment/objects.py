@@ -29,12 +29,17 @@ from tidemark.catalog.items.transaction import Transaction
 from tidemark.collections.deployment import Found, Leaving, Mode
 from tidemark.collections.mode import mode_of, read_only
 from tidemark.collections.objects.standing import Dropped, ObjectKind, ObjectState, Standing, back_off_ms
-from tidemark.errors import CatalogOutOfSync, StillRead, UnknownCollection, UsageError
+from tidemark.errors import CatalogOutOfSync, StillRead, UnknownObject, UsageError
 from tidemark.interval import time_text
 from tidemark.report import ErrorReport
 
 DROP = "drop"
 _KINDS: Mapping[ObjectKind, ItemKind[Any, Any]] = {ObjectKind.COLLECTION: COLLECTION, ObjectKind.SINK: SINK}
+_MADE_ANEW: Mapping[ObjectKind, str] = {
+    ObjectKind.COLLECTION: "`tidemark apply` its declaration: it is made anew, and empty",
+    ObjectKind.SINK: "`tidemark apply` its declaration, with `existing: replace` in `to` if its old target is to be "
+    "loaded anew: what the dropped sink wrote is still there",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +150,7 @@ class CatalogObjects:
 
         found = self.membership.read(find)
         if found is None:
-            raise UnknownCollection.named(names[0], ())
+            raise UnknownObject.named(names[0], ())
         return found
 
     def drop(self, leaving: Sequence[Leaving]) -> list[Dropped]:
@@ -218,11 +223,11 @@ def _find(transaction: Transaction, name: str) -> tuple[ObjectKind, CollectionVa
 
 
 def _require(transaction: Transaction, name: str) -> tuple[ObjectKind, CollectionValue | SinkValue]:
-    """Return the object. Raises ``UsageError`` if it was dropped, ``UnknownCollection`` if there never was one."""
+    """Return the object. Raises ``UsageError`` if it was dropped, ``UnknownObject`` if there never was one."""
     if (found := _find(transaction, name)) is None:
         _refuse_dropped(transaction, name)
         known = [key.name for kind in _KINDS.values() for key, _ in transaction.items(kind)]
-        raise UnknownCollection.named(name, known)
+        raise UnknownObject.named(name, known)
     return found
 
 
@@ -234,7 +239,7 @@ def _refuse_dropped(transaction: Transaction, name: str) -> None:
         at = time_text(last.occurred_at_ms // 1000 * 1000)
         raise UsageError(
             f"{name!r} was dropped {at}{f' by {last.who}' if last.who else ''}: there is no such object any more",
-            hint="`tidemark apply` its declaration: it is made anew, and empty",
+            hint=_MADE_ANEW[ObjectKind(last.subject_kind)],
         )
 
 

@@ -16,7 +16,7 @@ from tidemark.collections.declarations.collection import DECLARATION_VERSION, De
 from tidemark.collections.declarations.sink import SinkDeclaration
 from tidemark.collections.deployment import Applied, CatalogObject, Mode, StatusKind
 from tidemark.collections.mode import mode_of, read_only
-from tidemark.errors import CatalogOutOfSync, CorruptState, NotPossible, StillRead, UnknownCollection
+from tidemark.errors import CatalogOutOfSync, CorruptState, NotPossible, UnknownCollection
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +30,10 @@ class CatalogRegistry:
         return self.membership.read(_applied) or Applied()
 
     def get(self, name: str) -> Declaration:
-        known = self.read().declarations
-        if name not in known:
-            raise UnknownCollection.named(name, known)
-        return known[name]
+        applied = self.read()
+        if name not in applied.declarations:
+            raise UnknownCollection.named(name, applied.declarations, renamed=applied.renamed)
+        return applied.declarations[name]
 
     def find(self, name: str) -> Declaration | None:
         value = self.membership.read(lambda transaction: transaction.get(COLLECTION, NamedKey(name=name)))
@@ -83,18 +83,10 @@ def _put(transaction: Transaction, declaration: Declaration, *, who: str) -> Non
 
 
 def _rename(transaction: Transaction, declaration: Declaration, *, who: str) -> CollectionValue | None:
-    """Take the item of the old name away, and move its state; return the item, None if there is nothing to rename.
-
-    Raises ``StillRead`` if a sink carries the collection.
-    """
+    """Take the item of the old name away, and move its state; return the item, None if there is nothing to rename."""
     name, old_name = declaration.name, declaration.renamed_from
     if old_name is None or (old := transaction.put(COLLECTION, NamedKey(name=old_name), None)) is None:
         return None
-    if carrying := [key.name for key, value in transaction.items(SINK) if value.collection == old_name]:
-        raise StillRead(
-            f"{old_name!r} cannot become {name!r}: sink {', '.join(map(repr, carrying))} carries it",
-            hint="drop the sink first",
-        )
     if (state := transaction.put(OBJECT_STATE, NamedKey(name=old_name), None)) is not None:
         transaction.put(OBJECT_STATE, NamedKey(name=name), state)
     transaction.audit("rename", kind=COLLECTION, subject=name, who=who, details={"id": old.id, "from": old_name})

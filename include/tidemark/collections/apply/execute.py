@@ -124,7 +124,7 @@ class Application:
         present = set(self.shards.names()) - left_over(self.shards, self.deployment)
         renames = find_renames(declarations.by_name, applied.declarations)
         renames |= begun_renames(applied.declarations, present)
-        problems = find_problems(declarations.by_name, applied.declarations, present)
+        problems = find_problems(declarations.by_name, applied, present)
         for name in order_by_inputs(declarations.by_name):
             declaration = declarations.by_name[name]
             facts = self.inspector.inspect(declaration, planned)

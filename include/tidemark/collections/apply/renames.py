@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.deployment import Applied
 from tidemark.errors import StillRead
 
 
@@ -17,15 +18,13 @@ def find_renames(declared: Mapping[str, Declaration], applied: Mapping[str, Decl
     }
 
 
-def find_problems(
-    declared: Mapping[str, Declaration], applied: Mapping[str, Declaration], taken: Iterable[str]
-) -> list[str]:
+def find_problems(declared: Mapping[str, Declaration], applied: Applied, taken: Iterable[str]) -> list[str]:
     """Return why collections cannot get their new names; ``taken`` are the names of all tables.
 
-    Raises ``StillRead`` if collections would read one by its old name.
+    Raises ``StillRead`` if collections would read one by its old name, or sinks carry one.
     """
-    renames = find_renames(declared, applied)
-    readers = {**applied, **declared}
+    renames = find_renames(declared, applied.declarations)
+    readers = {**applied.declarations, **declared}
     reading = [
         f"collection {name!r} reads {old!r}, which becomes {new!r}"
         for new, old in renames.items()
@@ -34,6 +33,8 @@ def find_problems(
     ]
     if reading:
         raise StillRead("; ".join(reading), hint="apply them in the same call, with the new name")
+    for new, old in renames.items():
+        _refuse_if_carried(old, new, [sink.name for sink in applied.sinks.values() if sink.collection == old])
     problems = []
     for new, old in renames.items():
         where = f"collection {new!r}: it cannot be renamed from {old!r}"
@@ -41,9 +42,23 @@ def find_problems(
             problems.append(f"{where}: that is declared twice, under two names")
         elif new in taken:
             problems.append(f"{where}: there is a table {new!r} already")
-        elif any(each.writes_to is not None or each.reads_buffer for each in (declared[new], applied[old])):
+        elif any(
+            each.writes_to is not None or each.reads_buffer for each in (declared[new], applied.declarations[old])
+        ):
             problems.append(f"{where}: its buffer knows its batches by its name")
     return problems
+
+
+def _refuse_if_carried(old: str, new: str, sinks: Sequence[str]) -> None:
+    """Raise ``StillRead`` if there are sinks: the progress in their targets is that of the old name."""
+    if sinks:
+        names = ", ".join(map(repr, sinks))
+        carrying = f"sink {names} carries it" if len(sinks) == 1 else f"sinks {names} carry it"
+        raise StillRead(
+            f"{old!r} cannot become {new!r}: {carrying}",
+            hint=f"`tidemark drop {' '.join(sinks)}` first; once {new!r} is applied, declare them again with `from: "
+            f"{new}`, and with `existing: replace` in `to`, which loads their targets anew",
+        )
 
 
 def begun_renames(applied: Mapping[str, Declaration], tables: Iterable[str]) -> dict[str, str]:

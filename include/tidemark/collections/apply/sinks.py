@@ -31,7 +31,7 @@ class SinkStep:
     def __str__(self) -> str:
         if self.fields:
             return f"change {', '.join(self.fields)}"
-        key = f", key {', '.join(self.sink.key_columns)}" if self.sink.key_columns else ""
+        key = f", key {', '.join(self.sink.key_columns)}" if self.sink.key_columns and self.sink.writes_by_key else ""
         return f"create sink: {self.sink.mode} of {self.sink.collection} to {self.sink.to}{key}"
 
 
@@ -45,13 +45,14 @@ def plan_sinks(
     Raises:
         UsageError: If a collection cannot be mirrored.
         ConfigurationInvalid: If a key, or a partition, names a column that the collection does not have, also of an
-            applied sink that is not declared here.
+            applied sink that is not declared here; or if the environment lacks the way to the targets of new sinks.
         IncompatibleChange: If what a sink carries, or where to, is changed.
         NotPossible: If two sinks have one target.
         Others as ``inspect``.
     """
     steps: list[SinkStep] = []
     unchanged: list[str] = []
+    invalid: list[ConfigurationInvalid] = []
     _refuse_shared_targets({**{name: each.declaration for name, each in applied.sinks.items()}, **found.sinks})
     collections = {**applied.declarations, **found.by_name}
     for name, declared in found.sinks.items():
@@ -60,7 +61,10 @@ def plan_sinks(
         _check_columns(wanted, columns, where=found.places[name])
         before = applied.sinks.get(name)
         if before is None:
-            inspect(wanted, columns)
+            try:
+                inspect(wanted, columns)
+            except ConfigurationInvalid as error:  # such as a login that is not set: all of them are said at once
+                invalid.append(ConfigurationInvalid(f"{found.places[name]}: sink {name!r}: {error}", hint=error.hint))
             steps.append(SinkStep(name, wanted))
             continue
         _refuse_another_target(_follow_renames(before.declaration, collection, columns), wanted)
@@ -68,6 +72,9 @@ def plan_sinks(
             steps.append(SinkStep(name, wanted, fields))
         else:
             unchanged.append(name)
+    if invalid:
+        hints = dict.fromkeys(error.hint for error in invalid)
+        raise ConfigurationInvalid("\n".join(map(str, invalid)), hint="; ".join(filter(None, hints))) from invalid[0]
     for name in applied.sinks.keys() - found.sinks.keys():
         before = applied.sinks[name]
         if (carried := found.by_name.get(before.collection)) is None:

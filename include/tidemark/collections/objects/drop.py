@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Declaration
 from tidemark.collections.deployment import Deployment, Leaving
+from tidemark.collections.holds import SINK_READER
 from tidemark.collections.mode import refuse_when_read_only
 from tidemark.collections.objects.quarantine import set_quarantine_aside
 from tidemark.collections.objects.rename import finish_renames
@@ -52,9 +53,11 @@ class DropPlan:
         if self.staged:
             parts.append(f"{self.staged} staged batches, which exist nowhere else")
         if self.holds:
-            parts.append(f"its history is held by {', '.join(self.holds)}, and its table stays until then")
+            parts.append(f"its table stays until nobody holds its history any more; now: {', '.join(self.holds)}")
         if self.buffer:
             parts.append(f"what waits in the buffer {self.buffer!r} stays there")
+        if kind is ObjectKind.SINK:
+            parts.append("its declaration, and its hold on history; what is in its target stays there")
         return f"{kind} {name!r}: {'; '.join(parts) or 'its declaration alone'}"
 
 
@@ -70,7 +73,9 @@ def plan_drop(shards: Shards, deployment: Deployment, names: Sequence[str], *, c
     # The catalog first: while the item keeps its number, the table of that name is the table of that object.
     leaving = deployment.objects.look(names)
     finish_renames(shards, deployment)  # else a table would be left under its old name
-    return [_plan(shards, deployment.registry.find(each.name), each, now_ms=clock.now_ms()) for each in leaving]
+    released = {SINK_READER + each.name for each in leaving if each.kind is ObjectKind.SINK}
+    plans = [_plan(shards, deployment.registry.find(each.name), each, now_ms=clock.now_ms()) for each in leaving]
+    return [replace(plan, holds=tuple(each for each in plan.holds if each not in released)) for plan in plans]
 
 
 def _plan(shards: Shards, declaration: Declaration | None, leaving: Leaving, *, now_ms: int) -> DropPlan:

@@ -13,7 +13,7 @@ from tidemark.collections.objects.standing import Standing
 from tidemark.collections.system.declarations import KEPT_STATUSES, STATISTICS, STATUS
 from tidemark.collections.system.rules import CARRYING, Status, resting
 from tidemark.collections.system.tables import read_newest
-from tidemark.errors import CorruptState, UnknownCollection
+from tidemark.errors import CorruptState, UnknownObject
 from tidemark.frontier import frontier_json
 from tidemark.iceberg.shard.state_reader import ShardSummary, read_states
 from tidemark.iceberg.shards import Shards
@@ -56,7 +56,7 @@ def read_status_table(deployment: Deployment, names: Sequence[str] = ()) -> list
     A dropped object is there if it is named, for as long as its statuses are kept.
 
     Raises:
-        UnknownCollection: If neither the catalog nor the history has a name; with near matches.
+        UnknownObject: If neither the catalog nor the history has a name; with near matches.
         Others as ``Registry.objects`` and ``Shard.load``.
     """
     settings = deployment.settings
@@ -66,7 +66,7 @@ def read_status_table(deployment: Deployment, names: Sequence[str] = ()) -> list
     dropped = {name: known for name, known in _dropped(histories).items() if name in names and name not in objects}
     known = objects | dropped
     if unknown := [name for name in names if name not in known]:
-        raise UnknownCollection.named(unknown[0], known)
+        raise UnknownObject.named(unknown[0], known, renamed=deployment.registry.read().renamed)
     states, measures, standings = read_states(settings), _read_measures(shards), deployment.objects.read()
     chosen = {name: known[name] for name in sorted(names or known)}
     described = [

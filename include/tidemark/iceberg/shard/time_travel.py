@@ -35,6 +35,11 @@ def pin_contents(head: ShardHead, as_of: int | None, *, shard: str) -> PinnedCon
     if as_of is None:
         return PinnedContents(head.contents)
     state = head.state
+    if state.upper == 0:
+        raise NotYetAvailable(
+            f"{shard!r} has no contents at any time yet: nothing was ever committed to it",
+            hint="reconcile it, or bring rows into it, first",
+        )
     if as_of < state.since:
         raise AsOfBeforeSince(
             f"contents of {shard!r} at {as_of} are gone, history starts at {state.since}",

@@ -63,8 +63,7 @@ class FilesTarget(PartedTarget):
         path = parse_uri(place.path)
         if path is None:
             raise ConfigurationInvalid(
-                f"sink {sink.name!r}: {place.path!r} is not a folder of this machine, the only place of files that "
-                "sinks write to",
+                f"{place.path!r} is not a folder of this machine, the only place of files that sinks write to",
                 hint="declare the path of a local or mounted folder; or `to: {catalog: …}` for tables on object stores",
             )
         return cls(sink, place, path)
@@ -97,7 +96,7 @@ class FilesTarget(PartedTarget):
             is_used = self._folder.holds_foreign_files() if found is None else bool(found.rows)
         if is_used and not self._place.replaces:
             raise Refused(
-                f"{self.title}: there are rows already, which this sink did not write",
+                f"{self.title}: there are rows already, which somebody else, or a dropped sink, wrote",
                 hint="declare another `path`, or `existing: replace` in `to`: the first load then takes their place; "
                 "files that no sink wrote stay beside",
             )

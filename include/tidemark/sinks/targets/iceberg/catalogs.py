@@ -38,13 +38,13 @@ def answering(title: str) -> Iterator[None]:
         ) from error
 
 
-def check_name(catalog: str, table: str, settings: Settings, *, sink: str) -> None:
+def check_name(catalog: str, table: str, settings: Settings) -> None:
     """Raise ``ConfigurationInvalid`` for a catalog that is not set, and for a table among our collections."""
     if catalog != CATALOG_NAME:
         catalog_properties(catalog, settings)
     elif table.split(".", maxsplit=1)[0] in {COLLECTIONS, DROPPED, SYSTEM}:
         raise ConfigurationInvalid(
-            f"sink {sink!r}: the namespace of {table!r} belongs to the collections of this installation",
+            f"the namespace of {table!r} belongs to the collections of this installation",
             hint=f"choose another namespace of the catalog {CATALOG_NAME!r}, for example `analytics`",
         )
 

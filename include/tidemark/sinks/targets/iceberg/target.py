@@ -71,7 +71,7 @@ class IcebergTarget(PartedTarget):
     @classmethod
     def of(cls, sink: SinkDeclaration, place: IcebergTable, settings: Settings) -> Self:
         """Return the target; raises ``ConfigurationInvalid`` if the environment lacks its catalog."""
-        check_name(place.catalog, place.table, settings, sink=sink.name)
+        check_name(place.catalog, place.table, settings)
         return cls(sink, place, settings)
 
     def close(self) -> None:
@@ -212,7 +212,7 @@ class IcebergTarget(PartedTarget):
             stored = StoredRows.in_snapshot(table, snapshot)
         if any(stored.live(file) for file in stored.files):
             raise Refused(
-                f"{self.title} has rows already, which this sink did not write",
+                f"{self.title} has rows already, which somebody else, or a dropped sink, wrote",
                 hint="declare `existing: replace` in `to`, which deletes them with the first load, or another table",
             )
 

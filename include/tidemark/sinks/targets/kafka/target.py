@@ -61,7 +61,7 @@ class KafkaTarget(Target):
         connection = find_connection(place.buffer, settings.connections)
         if connection.type != "kafka":
             raise ConfigurationInvalid(
-                f"sink {sink.name!r}: a {connection.type} buffer has no transactions, so rows could come twice",
+                f"a {connection.type} buffer has no transactions, so rows could come twice",
                 hint="name a topic of Kafka, such as kafka://HOST:9092/TOPIC, or another target",
             )
         return cls(sink, connection)
@@ -81,7 +81,7 @@ class KafkaTarget(Target):
         if not replaces and any(self._stored()):
             hint = "declare `existing: replace` in `to`, which deletes their keys with the first load, or another topic"
             raise Refused(
-                f"{self.title} has messages already, which this sink did not write",
+                f"{self.title} has messages already, which somebody else, or a dropped sink, wrote",
                 hint=hint if self._is_mirror else "declare another topic, or delete this one: a log takes nothing back",
             )
 

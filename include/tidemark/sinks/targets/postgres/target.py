@@ -224,7 +224,7 @@ class PostgresTarget(PartedTarget):
         self._table.check_key(connection)
         if not self._replaces and not self._table.is_empty(connection):
             raise Refused(
-                f"{self.title} has rows already, which this sink did not write",
+                f"{self.title} has rows already, which somebody else, or a dropped sink, wrote",
                 hint="declare `existing: replace` in `to`, which deletes them with the first load, or another table",
             )
 
