@@ -174,12 +174,12 @@ def _refuse_missing_columns(sink: SinkDeclaration, head: ShardHead) -> None:
 def _check_target(target: Target, found: Progress | None, owner: Owner, head: ShardHead) -> None:
     """Refuse a target that another sink wrote, or one with other columns, before anything is written.
 
-    A sink with `existing: replace` takes the target of an earlier sink of its name only once: two installations would
-    else undo each other for ever.
+    A sink with `existing: replace` takes the target of an earlier sink of its name, but not back from one that another
+    installation runs, which took the target from this sink: the two would undo each other for ever.
     """
     if found is not None:
-        has_loaded = target.sink.hold in head.state.holds  # then whoever has the target now took it from this sink
-        check_owner(found, owner, replaces=target.sink.to.replaces and not has_loaded, where=target.title)
+        is_robbed = target.sink.hold in head.state.holds and found.owner.table_uuid != owner.table_uuid
+        check_owner(found, owner, replaces=target.sink.to.replaces and not is_robbed, where=target.title)
     if found is None or found.owner != owner or found.time is None:
         target.inspect(columns_of(head))
     elif isinstance(head.state.upper, int) and found.time > head.state.upper:
