@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str]) -> int:
     parser = UsageParser(description=__doc__)
-    parser.add_argument("names", nargs="+", metavar="NAME", help="sinks")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="sinks; none: all")
     parser.add_argument("--report", type=Path, required=True)
     arguments = parser.parse_args(argv)
     clock = SystemClock()

@@ -137,8 +137,11 @@ def recording_failure(settings: Settings, operation: str, names: Sequence[str], 
 def record(settings: Settings, report: Report, *, clock: Clock, names: Sequence[str] = ()) -> None:
     """Record what a run did to each object, after its own answer was given; whatever goes wrong is only logged.
 
-    A run that ended before its first object failed for each of ``names``, or for all without names.
+    A run that ended before its first object failed for each of ``names``, or for all without names. If that was because
+    something did not answer, which is mostly the store, nothing is asked again: the process would end seconds later.
     """
+    if not report.collections and report.error is not None and report.error.exit_code is ExitCode.UNREACHABLE:
+        return
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pyiceberg
     from tidemark.collections.system.recorder import record_run  # noqa: PLC0415
 

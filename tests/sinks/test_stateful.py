@@ -139,11 +139,15 @@ class SinkMachine(LifeMachine):
         report = ran.collections[name]
         assert report.error is None or report.error.exit_code is not ExitCode.BUG, report.error
         rests = name not in self.sinks or name in self.paused or self.is_read_only
-        is_overtaken = report.error is not None and (
-            report.error.exit_code in {ExitCode.FENCED, ExitCode.TRANSIENT} or report.error.kind == "Dropped"
+        if report.error is None:
+            status = "running"
+        else:
+            status = "stalled" if report.error.exit_code is ExitCode.TRANSIENT else "suspended"
+        is_of_another = report.error is not None and (
+            report.error.exit_code is ExitCode.FENCED or report.error.kind == "Dropped"
         )
-        if not rests and not is_overtaken:
-            self.statuses[name] = "suspended" if report.error else "running"
+        if not rests and not is_of_another:
+            self.statuses[name] = status
         return report
 
     def check(self, name: str, report: CollectionReport) -> None:

@@ -68,7 +68,7 @@ def test_a_live_hold_keeps_the_table_until_its_end(place: Home) -> None:
     hold(place.shard(), "a-job", expires_at_ms=later + 5_000)
     drop_names(place, "events")
     waiting = remove_at(place, later).collections["dropped.events_1"]
-    assert waiting.details["waits"].endswith("held by a-job until 1970-01-08 00:00:06")
+    assert waiting.details["waits"].endswith("held by a-job until 1970-01-08 00:00:06 UTC")
     assert ids_in(place, "events_1") == [0, 1]
     assert remove_at(place, later + 5_000).collections["dropped.events_1"].strategy == "removed"
 

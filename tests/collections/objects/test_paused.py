@@ -73,11 +73,12 @@ def test_an_ingestion_goes_on_where_it_was(place: Home) -> None:
 def test_a_suspended_object_is_tried_again_at_its_time(place: Home) -> None:
     place.declare_reader()
     place.send_rows(0, 1)
-    place.deployment.objects.suspend("events", ErrorReport.of(Unreachable("no answer")))
+    object_id = place.registry.objects()["events"].id
+    place.deployment.objects.suspend("events", object_id, ErrorReport.of(Unreachable("no answer")))
     assert "suspended since" in skipped(place.ingest_all().collections["events"])
     place.clock.step(60_000)
     assert place.ingest_all().collections["events"].outcome is Outcome.APPENDED
-    assert place.deployment.objects.recover("events")
+    assert place.deployment.objects.recover("events", object_id)
 
 
 def test_nobody_appends_to_a_paused_collection(place: Home) -> None:

@@ -30,10 +30,12 @@ from tidemark.errors import (
 )
 from tidemark.secrets.redaction import redact
 from tidemark.settings import Settings
+from tidemark.sinks.targets.iceberg import target as iceberg_target
 from tidemark.sinks.targets.iceberg.catalogs import catalog_properties
 from tidemark.sinks.targets.registry import open_target
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
     from pyiceberg.table import Table
 
     from tests.support.postgres_server import PostgresServer
@@ -333,3 +335,26 @@ def test_a_data_file_that_somebody_removed_is_66(lake: Driven) -> None:
         Path(task.file.file_path.removeprefix("file://")).unlink()
     with pytest.raises(InputMissing, match="is gone"):
         run.mirror([row(1, "b")], [])
+
+
+def test_a_catalog_that_never_answers_keeps_no_other_sink_waiting(
+    lake: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = threading.Event()
+    opened = iceberg_target.open_target_catalog
+
+    def open_slowly(name: str, settings: Settings) -> Catalog:
+        if threading.current_thread() is not first:
+            return opened(name, settings)
+        answer.wait(30)
+        return opened(name, settings)
+
+    silent = open_target(lake.sink, lake.settings)
+    first = threading.Thread(target=silent.look)
+    monkeypatch.setattr(iceberg_target, "open_target_catalog", open_slowly)
+    first.start()
+    with open_target(lake.sink, lake.settings) as target:
+        target.check()
+    answer.set()
+    first.join()
+    silent.close()

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Self
 
 import pyarrow as pa
@@ -67,6 +66,7 @@ class IcebergTarget(PartedTarget):
         self._identifier = tuple(place.table.split("."))
         self._is_mirror = sink.mode is SinkMode.MIRROR
         self._key = sink.key_columns if self._is_mirror else ()
+        self._opened: Catalog | None = None
 
     @classmethod
     def of(cls, sink: SinkDeclaration, place: IcebergTable, settings: Settings) -> Self:
@@ -75,8 +75,9 @@ class IcebergTarget(PartedTarget):
         return cls(sink, place, settings)
 
     def close(self) -> None:
-        if (catalog := self.__dict__.pop("_catalog", None)) is not None:
-            catalog.close()
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
     def check(self) -> None:
         in_time(self.title, self._load)
@@ -172,8 +173,14 @@ class IcebergTarget(PartedTarget):
 
     # -- the table -------------------------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def _catalog(self) -> Catalog:
+        # No `cached_property`: up to Python 3.11 one lock serves all instances, and a catalog may never answer.
+        if self._opened is None:
+            self._opened = self._open_catalog()
+        return self._opened
+
+    def _open_catalog(self) -> Catalog:
         with answering(self.title):
             catalog = open_target_catalog(self._place.catalog, self._settings)
         if len(self._identifier) > 2 and isinstance(catalog, MetastoreCatalog):  # noqa: PLR2004 - namespace and name
