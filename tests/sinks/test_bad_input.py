@@ -258,16 +258,16 @@ def test_an_unreachable_target_is_69_in_time_and_the_hold_stays(installed: Insta
         assert failed.error["hint"]
         assert installed.holds() == held
         started = time.monotonic()
-        assert installed.apply("more", mode="changes", to=more(installed.to)).code == ExitCode.UNREACHABLE
+        assert installed.apply("more", mode="changes", to=more(installed.to, address)).code == ExitCode.UNREACHABLE
         assert time.monotonic() - started < IN_TIME_S
     installed.reach()
     assert installed("sink", "run", "copies").json["collections"]["copies"]["inserted"] == 1
     assert list(installed.home.registry.read().sinks) == ["copies"]
 
 
-def more(to: dict[str, str]) -> dict[str, str]:
-    """Return another place beside one."""
-    return to if "buffer" in to else {**to, "table": to["table"] + "_more"}
+def more(to: dict[str, str], address: str) -> dict[str, str]:
+    """Return another place beside one, at the same ``address``."""
+    return {"buffer": f"kafka://{address}/more"} if "buffer" in to else {**to, "table": to["table"] + "_more"}
 
 
 @ONE

@@ -26,7 +26,7 @@ from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.iceberg.leases.holding import writer_id
 from tidemark.iceberg.leases.table import LeaseTable
 from tidemark.report import SKIPPED_BECAUSE, SUSPENDED, CollectionReport, Outcome
-from tidemark.sinks import carrying, run, turns
+from tidemark.sinks import carrying, turns
 from tidemark.sinks.fencing import fence_sinks
 from tidemark.sinks.reading.rows import cut_commits
 from tidemark.sinks.removal import REMOVERS, clear_sinks
@@ -210,7 +210,7 @@ def test_the_first_load_into_a_table_that_is_not_there_is_stopped(
     sinking: Home, monkeypatch: pytest.MonkeyPatch, happening: str
 ) -> None:
     sinking.declare_sink("copies", to=TABLE)
-    real = run.first_rows
+    real = carrying.first_rows
 
     def first_rows(*arguments: Any, **more: Any) -> Iterator[Any]:
         yield from real(*arguments, **more)
