@@ -15,6 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
 
 import httpx
 import psutil  # type: ignore[import-untyped]  # it has no stubs of its own
@@ -30,6 +31,7 @@ from tools.local_airflow.supervised import GRACE_SECONDS, SUPERVISOR, Supervised
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+LOCK_SECONDS = 60  # the database is SQLite; after 5 s, its default, components on a slow disk give up and end
 READY_SECONDS = 600.0  # it takes 20 s; a machine that is busy with other things takes its time
 QUICK = {  # for an Airflow that somebody waits for; it costs CPU time while nothing happens
     "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",  # s, not 1; the scheduler sleeps up to three times per task
@@ -69,6 +71,11 @@ class Standalone:
     @property
     def running(self) -> bool:
         return self._airflow is not None and self._airflow.running
+
+    @property
+    def database(self) -> Path:
+        """Airflow's own SQLite file; made at the first start."""
+        return self.home / "airflow.db"
 
     @property
     def log(self) -> Path:
@@ -136,6 +143,7 @@ class Standalone:
             "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),  # `standalone` starts `airflow`
             "PYTHONPATH": os.pathsep.join(map(str, filter(None, [PROJECT_ROOT / "include", self.policy]))),
             "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{quote(str(self.database))}?timeout={LOCK_SECONDS}",
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags),
             "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(
                 list_bundles({"dags-folder": self.dags, **self.more_dags})
