@@ -18,6 +18,8 @@ collection, whose log has every decision with its reason.
 - `given_up`: an earlier run died between its beginning and its commit, or is slower; nothing of it was visible.
 - `strategy: skipped`: somebody moved `main` by hand; the reason says what to do.
 - `ReadOnly` (77): the deployment is read-only; runs go on when that ends.
+- A collection that fails has a red `show_result`; what others got done is told at once, and the next run tries it
+  again. Only if no collection got done, and it may pass by itself (69, 75, 77 by epoch), the task is tried again.
 
 ### Replay a collection
 
@@ -39,7 +41,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
 
-from tidemark.orchestration.driver_or_spark import REPORT, SPARK_ARGUMENTS, list_both
+from tidemark.orchestration.driver_or_spark import LEFT, REPORT, SPARK_ARGUMENTS, list_both
 from tidemark.orchestration.results import show_result
 from tidemark.orchestration.retry_policy import RETRIES
 from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
@@ -94,7 +96,9 @@ def buffer_lifecycle() -> None:
         pool="spark",
         execution_timeout=timedelta(hours=5),
     )
-    results = list_both.override(task_id=LIST)(XComArg(persisted.operator, key=REPORT), with_spark.output)
+    results = list_both.override(task_id=LIST)(
+        XComArg(persisted.operator, key=REPORT), XComArg(persisted.operator, key=LEFT), [with_spark.output]
+    )
     LedSensor(task_id="wait_until_led") >> persisted
     show_result.expand(result=results)
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from airflow.sdk import task
 
 from tidemark.clock import SystemClock
 from tidemark.orchestration.connections import with_source_connections
-from tidemark.orchestration.driver_or_spark import hand_on
+from tidemark.orchestration.driver_or_spark import check_left, hand_on
 from tidemark.orchestration.preflight import check_spark, load_checked_settings
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 
@@ -39,14 +40,13 @@ def persist_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> li
         small = 0 if params.get("engine") == "spark" else SMALL_ROWS
         engine = Engine(everything=bool(params.get("now")), small_rows=small)
         done, left = persist_all(Shards.connect(settings), deployment, chosen, clock=SystemClock(), engine=engine)
-        if left:
-            check_spark(settings)
+        done, left = check_left(done, left, partial(check_spark, settings))
     for name, collection in done.collections.items():
         for decision in collection.details.get("decisions", []):
             log.info("%s: %s %s: %s", name, decision["action"], decision["partition"], decision["reason"])
     log.info("without a JVM: %s; left for Spark: %s", sorted(done.collections), left)
     arguments = persist_arguments(left, params)
-    return hand_on(settings, done, arguments, ti=ti, with_spark=bool(left), tasks=[LIST, WITH_SPARK])
+    return hand_on(settings, done, arguments, ti=ti, left=left, tasks=[LIST, WITH_SPARK])
 
 
 def _replay(params: Mapping[str, Any], ti: Any) -> list[str]:
@@ -63,7 +63,7 @@ def _replay(params: Mapping[str, Any], ti: Any) -> list[str]:
         chosen = [deployment.registry.get(params["replay"])]
         shards, who = Shards.connect(settings), f"{ti.dag_id} {ti.run_id}"
         done = replay_all(shards, deployment, chosen, request, clock=SystemClock(), who=who)
-    return hand_on(settings, done, [], ti=ti, with_spark=False, tasks=[LIST, WITH_SPARK])
+    return hand_on(settings, done, [], ti=ti, left=[], tasks=[LIST, WITH_SPARK])
 
 
 def persist_arguments(names: Sequence[str], params: Mapping[str, Any]) -> list[str]:
