@@ -29,7 +29,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
 
-from tidemark.orchestration.driver_or_spark import REPORT, SPARK_ARGUMENTS, list_both
+from tidemark.orchestration.driver_or_spark import LEFT, REPORT, SPARK_ARGUMENTS, list_both
 from tidemark.orchestration.results import show_result
 from tidemark.orchestration.retry_policy import RETRIES
 from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
@@ -70,7 +70,9 @@ def append_batches() -> None:
         pool="spark",
         execution_timeout=timedelta(hours=5),
     )
-    results = list_both.override(task_id=LIST)(XComArg(appended.operator, key=REPORT), with_spark.output)
+    results = list_both.override(task_id=LIST)(
+        XComArg(appended.operator, key=REPORT), XComArg(appended.operator, key=LEFT), [with_spark.output]
+    )
     LedSensor(task_id="wait_until_led") >> appended
     # One at a time: of two first events of one asset at once, Airflow fails the task of the second one.
     show_result.override(max_active_tis_per_dag=1).expand(result=results)

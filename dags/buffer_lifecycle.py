@@ -18,17 +18,20 @@ collection, whose log has every decision with its reason.
 - `given_up`: an earlier run died between its beginning and its commit, or is slower; nothing of it was visible.
 - `strategy: skipped`: somebody moved `main` by hand; the reason says what to do.
 - `ReadOnly` (77): the deployment is read-only; runs go on when that ends.
+- A collection that fails has a red `show_result`; what others got done is told at once, and the next run tries it
+  again. Only if no collection got done, and it may pass by itself (69, 75, 77 by epoch), the task is tried again.
 
 ### Replay a collection
 
 With the param `replay`, the name of a collection, a run replays that collection in place of the pass: what is not
 persisted is read again from the buffer, and takes the place of the rows that are on `main`. For when rows were
 deleted, damaged, or decoded wrongly. `replay_partitions` names the partitions, if not all are meant; `replay_from` has
-texts such as `0:17`: of sequencer 0 all rows from number 17 on come back, persisted or not. One commit replaces the
-rows; runs with a pass wait meanwhile.
+texts such as `0:17`: of sequencer 0 all rows from number 17 on come back, persisted or not. The task `replay` does it,
+for five hours at most; `persist` only leaves it the collection. One commit replaces the rows; runs with a pass wait
+meanwhile.
 
-- `NoLongerExists` (66): the buffer has lost entries; `tidemark buffer replay NAME --skip-lost` goes on without them, on
-  the record. `AfterWatermark` (76): the buffer was cut, or is another one.
+- `NoLongerExists` (66): the buffer has lost entries; `replay_skip_lost` goes on without them, on the record.
+  `AfterWatermark` (76): the buffer was cut, or is another one.
 
 Every task may be killed, retried, cleared or run twice at once. Ingests and appends go on meanwhile.
 """
@@ -39,12 +42,12 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
 
-from tidemark.orchestration.driver_or_spark import REPORT, SPARK_ARGUMENTS, list_both
+from tidemark.orchestration.driver_or_spark import LEFT, REPORT, SPARK_ARGUMENTS, list_both
 from tidemark.orchestration.results import show_result
 from tidemark.orchestration.retry_policy import RETRIES
 from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
 from tidemark.orchestration.spark_application import SparkApplicationOperator
-from tidemark.orchestration.tasks.persist import LIST, WITH_SPARK, persist_small
+from tidemark.orchestration.tasks.persist import LIST, WITH_SPARK, persist_small, replay
 
 
 @dag(
@@ -80,6 +83,9 @@ from tidemark.orchestration.tasks.persist import LIST, WITH_SPARK, persist_small
             items={"type": "string", "pattern": "^[0-9]+:[0-9]+$"},
             description="SEQUENCER:NUMBER: all rows from there on come back, persisted or not.",
         ),
+        "replay_skip_lost": Param(
+            default=False, type="boolean", description="Go on without entries that the buffer has lost, on the record."
+        ),
     },
     tags=["tidemark", "ingest", "maintenance"],
     doc_md=__doc__,
@@ -94,8 +100,11 @@ def buffer_lifecycle() -> None:
         pool="spark",
         execution_timeout=timedelta(hours=5),
     )
-    results = list_both.override(task_id=LIST)(XComArg(persisted.operator, key=REPORT), with_spark.output)
-    LedSensor(task_id="wait_until_led") >> persisted
+    replayed = replay.override(execution_timeout=timedelta(hours=5))()
+    results = list_both.override(task_id=LIST)(
+        XComArg(persisted.operator, key=REPORT), XComArg(persisted.operator, key=LEFT), [with_spark.output, replayed]
+    )
+    LedSensor(task_id="wait_until_led") >> persisted >> replayed
     show_result.expand(result=results)
 
 

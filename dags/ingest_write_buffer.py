@@ -14,9 +14,13 @@ Collections of `kind: latest` are ingested in `ingest`, however much waits: port
 own, so that a task that runs out of time loses nothing. While the deployment is read-only, their changes stay in the
 buffer, and `show_result` is skipped.
 
-- A collection that fails is **suspended**: left out (`show_result` is skipped) for a minute, then two, four, at most an
-  hour, and tried again by itself; all others go on. A run with `collections` tries those at once; `tidemark status`
-  lists all.
+- A collection that fails has a red `show_result`; all others go on, and what they got done is told at once. It is
+  **suspended**: left out (`show_result` is skipped) for a minute, then two, four, at most an hour, and tried again by
+  itself. A run with `collections` tries those at once; `tidemark status` lists all.
+- What another try may cure (75), or another process took over (77), suspends nothing: the next run tries the collection
+  again. Only if no collection got done, the task itself is tried again.
+- `HardLimit` (75): so much of a collection is open that its ingest pauses; what waits stays in the buffer, and the log
+  has the lag. The task is not tried again for it: `buffer_lifecycle` makes room, and then a run goes on.
 - `BufferUnreachable`: the broker is down. Other collections went on, and a later run resumes.
 - `NoLongerExists`: retention took entries before they were ingested, as many as it says. Keep the log longer; declare
   `on_expired: earliest` if the loss is accepted.
@@ -37,7 +41,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
 
-from tidemark.orchestration.driver_or_spark import REPORT, SPARK_ARGUMENTS, list_both
+from tidemark.orchestration.driver_or_spark import LEFT, REPORT, SPARK_ARGUMENTS, list_both
 from tidemark.orchestration.results import show_result
 from tidemark.orchestration.retry_policy import RETRIES
 from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
@@ -82,7 +86,9 @@ def ingest_write_buffer() -> None:
         pool="spark",
         execution_timeout=timedelta(hours=5),
     )
-    results = list_both.override(task_id=LIST)(XComArg(ingested.operator, key=REPORT), with_spark.output)
+    results = list_both.override(task_id=LIST)(
+        XComArg(ingested.operator, key=REPORT), XComArg(ingested.operator, key=LEFT), [with_spark.output]
+    )
     LedSensor(task_id="wait_until_led") >> ingested
     show_result.expand(result=results)
 

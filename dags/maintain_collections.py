@@ -6,7 +6,8 @@ more. Contents and change feeds within `[since, upper)` stay exactly the same, b
 past their declared retention, which go in a commit of their own; staged batches past their `staged_retention` are
 discarded on record. Of a paused collection both stay. Tables of dropped collections are removed a week after the drop,
 once no hold needs them (`dropped.NAME` in the results). Writers need not wait: maintenance that loses a race is thrown
-away, and done the next time.
+away, and done the next time. A collection that fails is left to the next run, unless no other one was maintained: then
+`maintain` is tried again, if that may help.
 
 `wait_until_led` waits while the system's own catalog is moved, `prepare` checks the stores, and `show_result` is one
 light task per collection. Trigger with `collections` to maintain some only.

@@ -10,8 +10,8 @@ something emits the asset `tidemark_sink_NAME`.
 
 A first load of many rows (`spark_from_rows` of the sink, 100 million without) is left for **one Spark application**,
 beside the other sinks: `check_large_loads` goes on only if there is one → `load_with_spark` runs these sinks, whose
-parts the executors write → `show_load` is one task for each of them, as `run_sink` is for the others. Topics of Kafka
-are always loaded by `run_sink`.
+parts the executors write → `show_load` is one task for each of them, as `run_sink` is for the others. Where some of
+them were loaded, a load that failed is left to the next run. Topics of Kafka are always loaded by `run_sink`.
 
 A sink that fails is **suspended**: runs leave it out for a minute, then twice as long after each further failure, an
 hour at most. The first run after that time tries it again; nothing starts a run for it, so that is the next change of a

@@ -177,10 +177,6 @@ class UpperMismatch(StaleState):
         return f"expected upper {self.expected}, found {self.actual}: recompute from {self.actual}"
 
 
-class HardLimit(StaleState):
-    """So many rows of a collection are open that an ingest waits until some are persisted."""
-
-
 class ConflictsUnsettled(StaleState):
     """Other commits kept winning until the attempts were used up; nothing was written."""
 
@@ -216,6 +212,15 @@ class CatalogOutOfSync(StaleState):
 
 class CommitStateUnknown(StaleState):
     """The commit may have landed and the store cannot be asked: look for its commit id before anything else."""
+
+
+class HardLimit(TidemarkError):
+    """So many rows of a collection are open that its ingests pause until some are persisted: leave it to a later run.
+
+    Not a stale state: whoever tries again at once finds the same.
+    """
+
+    exit_code = ExitCode.TRANSIENT
 
 
 class NotPossible(TidemarkError):

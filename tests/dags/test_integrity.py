@@ -129,6 +129,14 @@ def test_nothing_starts_before_the_stores_were_checked(dag_bag: DagBag) -> None:
         assert dag.get_task("list_results").downstream_task_ids == {"show_result"}
 
 
+def test_a_replay_has_a_task_and_the_time_of_its_own(dag_bag: DagBag) -> None:
+    dag = dag_bag.dags["buffer_lifecycle"]
+    assert dag.get_task("persist").downstream_task_ids == {"persist_with_spark", "replay", "list_persisted"}
+    assert dag.get_task("replay").execution_timeout == dag.get_task("persist_with_spark").execution_timeout
+    assert dag.get_task("replay").execution_timeout > dag.get_task("persist").execution_timeout
+    assert dag.params["replay_skip_lost"] is False
+
+
 def test_nothing_is_flushed_before_the_mode_was_looked_at(dag_bag: DagBag) -> None:
     dag = dag_bag.dags["flush_staged_batches"]
     assert dag.get_task("wait_until_led").downstream_task_ids == {"wait_until_writable"}

@@ -12,6 +12,7 @@ from tidemark.errors import (
     FencedByEpoch,
     FencedByGeneration,
     GuardRefused,
+    HardLimit,
     InputMissing,
     NotLed,
     StaleState,
@@ -19,6 +20,7 @@ from tidemark.errors import (
     UnknownCollection,
     Unreachable,
 )
+from tidemark.exit_codes import ExitCode
 from tidemark.orchestration.retry_policy import (
     FENCED_DELAY,
     NOT_LED_DELAY,
@@ -30,9 +32,11 @@ from tidemark.orchestration.retry_policy import (
 from tidemark.report import SUSPENDED, CollectionReport, ErrorReport, Outcome, Report
 
 
-def report_of(error: TidemarkError | None = None, **collections: TidemarkError | None) -> dict[str, Any]:
+def report_of(
+    error: TidemarkError | None = None, *, operation: str = "reconcile", **collections: TidemarkError | None
+) -> dict[str, Any]:
     return Report(
-        operation="reconcile",
+        operation=operation,
         started_at=1,
         finished_at=2,
         generation=1,
@@ -64,6 +68,29 @@ def test_transient_failure_of_one_collection_is_tried_again_then_left_to_it(erro
     assert RETRY_POLICY.evaluate(failure, 1, 2).action is RetryAction.RETRY  # type: ignore[arg-type]
     assert "planes" in str(failure)
     assert application_failure(error.exit_code, report, may_retry=False) is None
+
+
+@pytest.mark.parametrize("operation", ["append", "flush", "reconcile"])
+def test_what_a_later_try_tells_anew_is_tried_again_for_one_collection(operation: str) -> None:
+    report = report_of(operation=operation, planes=ConflictsUnsettled("busy"), flights=None)
+    assert isinstance(application_failure(75, report, may_retry=True, others_wait=True), StaleState)
+
+
+@pytest.mark.parametrize("operation", ["ingest", "persist", "maintain", "sink"])
+def test_what_others_did_once_is_told_at_once(operation: str) -> None:
+    report = report_of(operation=operation, planes=ConflictsUnsettled("busy"), flights=None)
+    assert application_failure(75, report, may_retry=True) is None
+    nothing_done = report_of(operation=operation, planes=ConflictsUnsettled("busy"), flights=GuardRefused("too many"))
+    nothing_done["collections"]["paused"] = CollectionReport(outcome=Outcome.SKIPPED).to_json()
+    assert isinstance(application_failure(65, nothing_done, may_retry=True), StaleState)
+    assert application_failure(65, nothing_done, may_retry=True, others_wait=True) is None
+
+
+def test_a_hard_limit_is_left_to_a_later_run() -> None:
+    full = HardLimit("3 rows are open")
+    assert full.exit_code == ExitCode.TRANSIENT
+    assert application_failure(75, report_of(operation="ingest", planes=full), may_retry=True) is None
+    assert RETRY_POLICY.evaluate(full, 1, 2).action is RetryAction.FAIL
 
 
 def test_what_is_suspended_is_tried_again_by_a_later_run_and_others_do_not_wait() -> None:

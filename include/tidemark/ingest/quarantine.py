@@ -43,7 +43,8 @@ from tidemark.ingest.buffer_log import RETRIED, RETRIED_ROWS, ROWS_BITS, BufferL
 from tidemark.ingest.messages import COLUMNS as MESSAGE_COLUMNS
 from tidemark.ingest.messages import RowDecoder, decoded_columns
 from tidemark.ingest.partitions.arrivals import NO_ARRIVALS, Arrivals
-from tidemark.ingest.partitions.counting import count_rows, judging
+from tidemark.ingest.partitions.closing import describe_changes
+from tidemark.ingest.partitions.counting import Counted, count_rows, judging
 from tidemark.ingest.partitions.state import Arrived, PartitionRules
 from tidemark.report import CollectionReport, Outcome
 from tidemark.retry import retrying
@@ -206,8 +207,10 @@ def _retry_once(
         ),
         *(Batch(producer=name.producer, range=name.range) for entry in found for name in entry.numbers()),
     ]
-    properties = None if rules is None else _count(head, rules, found, now_ms=now_ms)
+    counted = None if rules is None else _count(head, rules, found, now_ms=now_ms)
+    properties = None if counted is None else counted.properties
     published = publish(writer, head, batches, clock=clock, written=files, properties=properties)
+    ranges = _ranges(entry for entry in found if entry.is_done)
     return CollectionReport(
         outcome=Outcome.APPENDED,
         lower=lower,
@@ -215,16 +218,16 @@ def _retry_once(
         inserted=rows.num_rows,
         rows_source=len(waiting),
         batches=len(found),
-        details={"still_bad": still_bad, "ranges": _ranges(entry for entry in found if entry.is_done)},
+        details={"still_bad": still_bad, "ranges": ranges, **describe_changes(counted, refused=0)},
     )
 
 
-def _count(head: ShardHead, rules: PartitionRules, found: list[_Entry], *, now_ms: int) -> dict[str, str]:
-    """Return the properties with the rows in the state of partitions; they say nothing of how far sequencers are."""
+def _count(head: ShardHead, rules: PartitionRules, found: list[_Entry], *, now_ms: int) -> Counted:
+    """Return the state of partitions with the rows, which say nothing of how far sequencers are: nothing closes."""
     names = [name for entry in found for name in entry.numbers()]
     arrived = [Arrived(None, entry.arrivals.partitions) for entry in found]
     log = BufferLog.of_producer(found[0].producer)
-    return count_rows(head, rules, log, names, arrived, now_ms=now_ms).properties
+    return count_rows(head, rules, log, names, arrived, now_ms=now_ms)
 
 
 @dataclass(slots=True)

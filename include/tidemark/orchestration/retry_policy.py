@@ -1,8 +1,11 @@
 """Decides how an Airflow task ends after an error or after a Spark application (design §11.2).
 
-If one collection fails, the task that ran the application succeeds with the report, and the light mapped task of that
-collection fails, so that the grid shows which one. The task of the application fails only if the whole run failed, or
-if trying again may help.
+If one collection fails, the task that did the work succeeds with the report, and the light mapped task of that
+collection fails, so that the grid shows which one. The task that did the work fails only if the whole run failed, or if
+trying again may help, and loses nothing: asset events come from the report of the last try. A later try of an append, a
+flush or a reconcile tells what an earlier one published (``TOLD_ANEW``). One of an ingest, a persist, a maintenance or
+sinks finds nothing new where the earlier one did its work, so such a task is tried again only if no collection was
+done; else the run goes on, and the next scheduled run tries the collection that failed.
 """
 
 from __future__ import annotations
@@ -18,10 +21,12 @@ from airflow.sdk.exceptions import AirflowFailException
 from tidemark import errors
 from tidemark.errors import FencedByEpoch, NotLed, StaleState, TidemarkError, Unreachable
 from tidemark.exit_codes import ExitCode
-from tidemark.report import SUSPENDED
+from tidemark.report import SUSPENDED, Outcome
 from tidemark.write_buffer import errors as buffer_errors
 
 TRY_AGAIN = (Unreachable, NotLed, StaleState, FencedByEpoch)  # the most specific first
+# Operations of which a later try tells what an earlier one published: ranges that are there, or frontiers.
+TOLD_ANEW: Final = frozenset({"append", "flush", "reconcile"})
 FENCED_DELAY = timedelta(seconds=5)
 NOT_LED_DELAY = timedelta(minutes=1)  # what a migration of a small catalog takes from its fence to its end
 RETRIES: Final[dict[str, Any]] = {
@@ -83,26 +88,43 @@ def ending_task(*final: type[TidemarkError]) -> Iterator[None]:
 
 
 def application_failure(
-    code: int, report: Mapping[str, Any] | None, *, may_retry: bool, fences_on_retry: bool = False
+    code: int,
+    report: Mapping[str, Any] | None,
+    *,
+    may_retry: bool,
+    others_wait: bool = False,
+    fences_on_retry: bool = False,
 ) -> Exception | None:
     """Return the exception with which the task must end; None if the task succeeds with its report.
 
-    The task succeeds if nothing failed, or if only single collections failed and trying again will not help, or comes
-    by itself: a suspended collection is left out until a later run, and other collections do not wait for it.
+    The task succeeds if nothing failed, or if only single collections failed and trying again will not help, comes by
+    itself, or would lose what others achieved: see above. A suspended collection is left out until a later run, and one
+    at its hard limit waits for another DAG, so that a run goes on without them.
 
     ``code`` and ``report`` (design §11.3) are the application's. ``may_retry``: whether the task has tries left.
+    ``others_wait``: whether a later task of the run works on other collections, which would wait for the next try.
     ``fences_on_retry``: the next try fences a surviving application; only the message uses this.
     """
     if report is None:
         return _without_report(code, fences_on_retry=fences_on_retry)
     if report["error"]:
         return _reported_failure(report["error"])
+    if not may_retry or _goes_on(report, others_wait=others_wait):
+        return None
     for name, collection in report["collections"].items():
-        if collection["error"] and may_retry and SUSPENDED not in collection.get("details", {}):
+        if collection["error"] and SUSPENDED not in collection.get("details", {}):
             failure = _reported_failure(collection["error"], where=name)
             if isinstance(failure, TRY_AGAIN):
                 return failure
     return None
+
+
+def _goes_on(report: Mapping[str, Any], *, others_wait: bool) -> bool:
+    """Tell whether another try would lose what this one did, or keep other collections waiting."""
+    if report["operation"] in TOLD_ANEW:
+        return False
+    results = report["collections"].values()
+    return others_wait or any(not each["error"] and each["outcome"] != Outcome.SKIPPED for each in results)
 
 
 def _without_report(code: int, *, fences_on_retry: bool) -> Exception:

@@ -242,6 +242,16 @@ def test_late_rows_are_put_aside(hourly: Home) -> None:
     assert counts(hourly)["2013-01-03T05"] == (2, 0, True)
 
 
+def test_late_rows_that_are_let_in_by_a_retry_are_told_to_reopen_their_partition(hourly: Home) -> None:
+    declare(hourly, late="quarantine")
+    close_five(hourly)
+    hourly.ingest()
+    report = retry(hourly.shards, hourly.deployment, hourly.registry.get("events"), clock=hourly.clock)
+    assert report.details["reopened"] == [{"partition": "2013-01-03T05", "late_rows": 1}]
+    assert (told(report)["late_rows"], told(report)["closed"]) == (1, None)
+    assert counts(hourly)["2013-01-03T05"] == (3, 1, False)
+
+
 def test_late_rows_are_refused_until_they_are_let_in(hourly: Home) -> None:
     declare(hourly, late="refuse")
     close_five(hourly)

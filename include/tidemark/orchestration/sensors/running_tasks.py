@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 WORKING: Final[Mapping[str, tuple[str, ...]]] = {  # by DAG: the tasks that a fence would make start over
     "append_batches": ("append", "append_with_spark"),
-    "buffer_lifecycle": ("persist", "persist_with_spark"),
+    "buffer_lifecycle": ("persist", "persist_with_spark", "replay"),
     "flush_staged_batches": ("flush", "flush_with_spark"),
     "ingest_write_buffer": ("ingest", "ingest_with_spark"),
     "maintain_collections": ("maintain",),

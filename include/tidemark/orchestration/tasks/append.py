@@ -11,11 +11,11 @@ from airflow.sdk import task
 
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
-from tidemark.entry_points import parse_time, recording_failure
+from tidemark.entry_points import parse_time
 from tidemark.errors import UsageError
 from tidemark.interval import Interval, time_text
 from tidemark.orchestration.connections import with_source_connections
-from tidemark.orchestration.driver_or_spark import hand_on
+from tidemark.orchestration.driver_or_spark import check_left, hand_on
 from tidemark.orchestration.preflight import check_spark, load_checked_settings
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 
@@ -60,15 +60,17 @@ def append_small_batches(
         done, left = append_small(shards, deployment, [] if all_with_spark else chosen, due, clock=clock)
         if all_with_spark:
             left = [declaration.name for declaration in chosen]
-        if left:
-            with recording_failure(settings, "append", left, clock=SystemClock()):
-                check_spark(settings)
-                check_before_spark([declaration for declaration in chosen if declaration.name in left], deployment)
+
+        def check() -> None:
+            check_spark(settings)
+            check_before_spark([declaration for declaration in chosen if declaration.name in left], deployment)
+
+        done, left = check_left(done, left, check)
     log.info("interval %s; without a JVM: %s; left for Spark: %s", interval, sorted(done.collections), left)
     for name, due_interval in due.items():
         log.info("%s: due is %s", name, due_interval)
     arguments = append_arguments({name: due[name] for name in left})
-    return hand_on(settings, done, arguments, ti=ti, with_spark=bool(left), tasks=[LIST, WITH_SPARK])
+    return hand_on(settings, done, arguments, left=left, ti=ti, tasks=[LIST, WITH_SPARK])
 
 
 def wanted_interval(params: Mapping[str, Any], start: datetime | None, end: datetime | None) -> Interval:

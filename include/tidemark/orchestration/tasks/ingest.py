@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from airflow.sdk import task
 
 from tidemark.clock import SystemClock
-from tidemark.entry_points import recording_failure
 from tidemark.orchestration.connections import load_settings, with_source_connections
-from tidemark.orchestration.driver_or_spark import hand_on
+from tidemark.orchestration.driver_or_spark import check_left, hand_on
 from tidemark.orchestration.preflight import check_spark
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 
@@ -46,13 +46,10 @@ def ingest_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> lis
         )
         shards, clock = Shards.connect(settings), SystemClock()
         done, left = ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)
-        done = settle(deployment, done)
-        if left:
-            with recording_failure(settings, "ingest", left, clock=clock):
-                check_spark(settings)
+        done, left = check_left(settle(deployment, done), left, partial(check_spark, settings))
     log.info("without a JVM: %s; left for Spark: %s", sorted(done.collections), left)
     arguments = ingest_arguments(left, params)
-    return hand_on(settings, done, arguments, ti=ti, with_spark=bool(left), tasks=[LIST, WITH_SPARK])
+    return hand_on(settings, done, arguments, left=left, ti=ti, tasks=[LIST, WITH_SPARK])
 
 
 def ingest_arguments(names: Sequence[str], params: Mapping[str, Any]) -> list[str]:
