@@ -13,9 +13,11 @@ beside the other sinks: `check_large_loads` goes on only if there is one → `lo
 parts the executors write → `show_load` is one task for each of them, as `run_sink` is for the others. Where some of
 them were loaded, a load that failed is left to the next run. Topics of Kafka are always loaded by `run_sink`.
 
-A sink that fails is **suspended**: runs leave it out for a minute, then twice as long after each further failure, an
-hour at most. The first run after that time tries it again; nothing starts a run for it, so that is the next change of a
-collection, or ten minutes later at most. `tidemark status` shows it. A run that names it in `sinks` tries it at once.
+A sink that fails, or takes longer than five hours, is **suspended**: runs leave it out for a minute, then twice as long
+after each further failure, an hour at most. The first run after that time tries it again; nothing starts a run for it,
+so that is the next change of a collection, or ten minutes later at most. `tidemark status` shows it. A run that names
+it in `sinks` tries it at once. A sink whose run was killed is suspended by the next run, which then goes on at once:
+from the second kill in a row on the sink rests.
 
 - `Unreachable`: the target is down. The collection keeps the history that the sink needs; other sinks go on.
 - `FencedByEpoch`, retried: another run of the same sink took the target over.
@@ -23,14 +25,18 @@ collection, or ten minutes later at most. `tidemark status` shows it. A run that
 - `NotPossible`: another sink wrote to that target. Give this one a target of its own, or drop the other sink.
 - `HistoryGone`: the target is older than the history that is kept, for example after it was restored from a backup.
   Drop the sink, and declare it again with `existing: replace`.
-- Skipped: the deployment is read-only, or somebody paused the sink, or it is suspended, or was dropped. It goes on
-  where it was.
+- `OutOfTime`: the run took longer than a task may. A first load begins anew: let Spark make it
+  (`spark_from_rows` of the sink).
+- `RunLost`: its last run was killed, for example out of memory.
+- Skipped: the deployment is read-only, or somebody paused the sink, or it is suspended: it goes on where it was. Or it
+  was dropped after it was listed; the message says when and by whom.
 - Skipped because another run of the sink is under way: the message says where, and since when. A run waits for 20
   seconds for the other one, which carries what comes meanwhile. So a long first load, or a target that hangs, stops
   its own sink alone: several runs of this DAG go side by side.
 
 Every task may be killed, retried, cleared or run twice at once: the target refuses all runs but the newest.
-`max_active_runs` is politeness. Trigger with `sinks` to run some only.
+`max_active_runs` is politeness. If Spark cannot run, the sinks that wait for it are `stalled`; the last result of each
+sink is on the status page. Trigger with `sinks` to run some only.
 """
 
 from __future__ import annotations

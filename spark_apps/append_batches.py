@@ -45,20 +45,23 @@ def main(argv: Sequence[str]) -> int:
 def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from tidemark.collections.append.forward import check_before_spark  # noqa: PLC0415
-    from tidemark.collections.append.interval import append_all, choose_appended  # noqa: PLC0415
+    from tidemark.collections.append.interval import append_all, append_small, choose_appended  # noqa: PLC0415
+    from tidemark.collections.objects.gone import choose_present, with_gone  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 
     shards = Shards.connect(settings)
-    chosen = choose_appended(deployment, arguments.names)
+    chosen, gone = choose_present(choose_appended, deployment, arguments.names)
     own = {name: parse_interval(start, end) for name, start, end in arguments.interval_of}
     others = [declaration.name for declaration in chosen if declaration.name not in own]
     if not arguments.interval and (others or not own):
         raise UsageError("which interval is to be appended?", hint="give one: --interval START END")
     whole = dict.fromkeys(others, parse_interval(*arguments.interval)) if arguments.interval else {}
     check_before_spark(chosen, deployment)
+    if not chosen:
+        return with_gone(append_small(shards, deployment, [], {}, clock=clock)[0], gone)
     with spark_session(settings, app_name="tidemark-append") as spark:
-        return append_all(spark, shards, deployment, chosen, own | whole, clock=clock)
+        return with_gone(append_all(spark, shards, deployment, chosen, own | whole, clock=clock), gone)
 
 
 if __name__ == "__main__":

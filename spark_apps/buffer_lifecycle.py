@@ -37,14 +37,16 @@ def main(argv: Sequence[str]) -> int:
 
 def persist(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
+    from tidemark.collections.objects.gone import choose_present, with_gone  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.ingest.persist.persist import SMALL_ROWS, Engine, choose_persisted, persist_all  # noqa: PLC0415
 
-    chosen = choose_persisted(deployment, arguments.names)
+    chosen, gone = choose_present(choose_persisted, deployment, arguments.names)
     with spark_on_demand(settings, app_name="tidemark-persist") as start_spark:
         small = SMALL_ROWS if arguments.small_rows is None else arguments.small_rows
         engine = Engine(start_spark=start_spark, everything=arguments.now, small_rows=small)
-        return persist_all(Shards.connect(settings), deployment, chosen, clock=clock, engine=engine)[0]
+        report, _ = persist_all(Shards.connect(settings), deployment, chosen, clock=clock, engine=engine)
+    return with_gone(report, gone)
 
 
 if __name__ == "__main__":

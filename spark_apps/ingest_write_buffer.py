@@ -42,6 +42,7 @@ def ingest(arguments: argparse.Namespace, settings: Settings, clock: SystemClock
 
     silent = check_at_start(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+    from tidemark.collections.objects.gone import choose_present, with_gone  # noqa: PLC0415
     from tidemark.collections.system.suspension import settle  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
@@ -52,12 +53,12 @@ def ingest(arguments: argparse.Namespace, settings: Settings, clock: SystemClock
     deployment = replace(
         deployment_of(settings), asked_for=frozenset(arguments.names if arguments.retry_suspended else ())
     )
-    chosen = choose_ingested(deployment, arguments.names)
+    chosen, gone = choose_present(choose_ingested, deployment, arguments.names)
     with spark_on_demand(settings, app_name="tidemark-ingest") as start_spark:
         small = SMALL_ENTRIES if arguments.small_entries is None else arguments.small_entries
         engine = Engine(start_spark=start_spark, max_entries=arguments.max_entries, small_entries=small)
         report, _ = ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)
-    return settle(deployment, report)
+    return with_gone(settle(deployment, report), gone)
 
 
 if __name__ == "__main__":

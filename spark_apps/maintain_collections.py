@@ -31,6 +31,7 @@ def main(argv: Sequence[str]) -> int:
 def maintain(arguments: argparse.Namespace, settings: Settings) -> Report:
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from tidemark.collections.maintenance.maintain import MaintenancePolicy, maintain_all  # noqa: PLC0415
+    from tidemark.collections.system.recorder import record_left_drops  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.interval import DAY_MS  # noqa: PLC0415
     from tidemark.sinks.removal import REMOVERS  # noqa: PLC0415
@@ -40,6 +41,8 @@ def maintain(arguments: argparse.Namespace, settings: Settings) -> Report:
     shards = Shards.connect(settings)
     for name in arguments.names:
         shards.open(name)
+    if not arguments.names:
+        record_left_drops(deployment, clock=SystemClock())  # before maintenance removes what tells of these drops
     with spark_session(settings, app_name="tidemark-maintain") as spark:
         return maintain_all(spark, deployment, arguments.names, policy=policy, removers=REMOVERS)
 

@@ -253,6 +253,14 @@ class Dropped(NotPossible):
         )
 
 
+class OutOfTime(NotPossible):
+    """The time limit of a run ended it in the midst of its work: what it committed stays, and a later run goes on."""
+
+
+class RunLost(NotPossible):
+    """A run ended without a word in the midst of its work: what it committed stays, and a later run goes on."""
+
+
 class Unregistered(NotPossible):
     """The collection was unregistered, or everything was shut down, before the rows were written."""
 

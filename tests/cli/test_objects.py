@@ -5,16 +5,21 @@ from __future__ import annotations
 import io
 import json
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from spark_apps.maintain_collections import main
+from tests.support.crash import run_command
 from tests.support.homes import Home
 from tidemark.cli.app import app
 from tidemark.cli.options import current_user
 from tidemark.collections.deployment import Mode
 from tidemark.exit_codes import ExitCode
+from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.shards import DROPPED
+from tidemark.spark import session
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,6 +117,28 @@ def test_a_drop_needs_a_yes_and_says_what_goes(
     assert tidemark("drop", "weather", "--yes")[0] == tidemark("pause", "weather")[0] == ExitCode.USAGE
     assert "tidemark apply" in answer["error"]["hint"]
     assert "goes after" in tidemark("doctor")[1]
+
+
+@pytest.mark.crash
+def test_a_killed_drop_is_recorded_by_maintenance(
+    tidemark: CommandLine, place: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "spark_session", lambda _settings, **_: nullcontext())  # few rows need none
+    place.switch(Mode.READ_WRITE)
+    assert run_command(place.settings, "drop", "weather", "--yes", point="drop.unrecorded") == FAIL_POINT_EXIT
+    assert tidemark("status", "weather")[0] == ExitCode.USAGE, "nobody has recorded it"
+    assert main(["--report", str(place.folder / "report.json")]) == ExitCode.OK
+    (status,) = tidemark.json("status", "weather")[1]["objects"]
+    assert status["status"] == "dropped"
+
+
+def test_a_switch_to_read_only_names_the_sinks_that_may_still_write(tidemark: CommandLine, place: Home) -> None:
+    place.declare(YAML + "sinks: {copies: {from: planes, to: {path: out}, mode: changes}}")
+    assert tidemark.json("mode", "read-only")[1]["unfenced"] == []
+    (place.folder / "out").write_text("in the way")
+    (why,) = tidemark.json("mode", "read-only")[1]["unfenced"]
+    assert "'copies'" in why
+    assert why in tidemark("mode", "read-only")[1]
 
 
 def test_a_drop_says_what_is_left_to_maintenance(tidemark: CommandLine, place: Home) -> None:

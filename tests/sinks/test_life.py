@@ -14,20 +14,25 @@ import pytest
 
 from tests.sinks.changes import change
 from tests.sinks.targets.driving import Driven
+from tests.support.crash import run_command
 from tests.support.dying import Crash, dying_at, interrupted_at
 from tests.support.homes import Home
+from tests.support.recorded import statuses
 from tidemark.collections.deployment import Mode
 from tidemark.collections.maintenance.dropped_tables import remove_dropped
 from tidemark.collections.objects.drop import drop, plan_drop
 from tidemark.collections.system.recorder import record_run
 from tidemark.collections.system.status_table import read_status_table
 from tidemark.collections.system.suspension import settle
+from tidemark.exit_codes import ExitCode
+from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.iceberg.leases.holding import writer_id
 from tidemark.iceberg.leases.table import LeaseTable
 from tidemark.report import SKIPPED_BECAUSE, SUSPENDED, CollectionReport, Outcome
-from tidemark.sinks import carrying, turns
+from tidemark.sinks import carrying, lost_runs, turns
 from tidemark.sinks.fencing import fence_sinks
+from tidemark.sinks.lost_runs import note_lost_runs
 from tidemark.sinks.reading.rows import cut_commits
 from tidemark.sinks.removal import REMOVERS, clear_sinks
 from tidemark.sinks.run import choose_sinks, run_sinks
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tidemark.collections.deployment import Deployment
     from tidemark.settings import Settings
 
 TABLE = {"catalog": "tidemark", "table": "analytics.copies"}
@@ -237,8 +243,8 @@ def test_the_first_load_into_a_table_that_is_not_there_is_stopped(
 @contextmanager
 def leased(home: Home, writer: str) -> Iterator[None]:
     """Let another process, of which only its lease is seen, run the sink."""
-    table = LeaseTable(home.settings)
-    table.enter("another", operation="sink copies", collections=["events"], writer=writer)
+    table, sink = LeaseTable(home.settings), home.registry.read().sinks["copies"]
+    table.enter("another", operation=f"sink copies ({sink.id})", collections=["events"], writer=writer)
     try:
         yield
     finally:
@@ -259,11 +265,96 @@ def test_a_second_run_is_skipped_while_another_process_runs_the_sink(
     assert sinking.run_sink().outcome is Outcome.CARRIED
 
 
-def test_a_run_that_was_killed_on_this_host_keeps_nobody_waiting(sinking: Home) -> None:
+def test_a_run_that_was_killed_on_this_host_keeps_nobody_waiting(sinking: Home, killed_writer: str) -> None:
+    with leased(sinking, killed_writer):
+        assert sinking.run_sink().outcome is Outcome.CARRIED
+
+
+# -- runs that ended without a word --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def killed_writer() -> str:
+    """A process of this host that is gone."""
     killed = subprocess.Popen(["sleep", "0"])
     killed.wait()
-    with leased(sinking, writer_id().replace(str(os.getpid()), str(killed.pid))):
-        assert sinking.run_sink().outcome is Outcome.CARRIED
+    return writer_id().replace(str(os.getpid()), str(killed.pid))
+
+
+def noted(home: Home) -> Deployment:
+    """Begin a run of the sink as its task does."""
+    deployment = home.deployment
+    return note_lost_runs(deployment, choose_sinks(deployment, ["copies"]), clock=home.clock)
+
+
+def test_a_lost_run_is_said_by_the_next_one_which_goes_on_at_once(sinking: Home, killed_writer: str) -> None:
+    sinking.switch(Mode.READ_WRITE)
+    with leased(sinking, killed_writer):
+        deployment = noted(sinking)
+        (shown,) = read_status_table(deployment, ["copies"])
+        assert shown.status == "suspended"
+        assert (shown.reason or "").startswith("RunLost: the run that began ")
+        assert f"in {killed_writer} ended without a word" in (shown.reason or "")
+        assert noted(sinking).asked_for == frozenset(), "said once"
+    report = run_sinks(sinking.shards, deployment, choose_sinks(deployment, ["copies"]), clock=sinking.clock)
+    report = settle(deployment, report)
+    record_run(deployment, report, clock=sinking.clock)
+    assert report.collections["copies"].outcome is Outcome.CARRIED
+    (shown,) = read_status_table(deployment, ["copies"])
+    assert (shown.status, shown.reason) == ("running", None)
+
+
+def test_a_sink_whose_runs_are_lost_again_and_again_rests_for_longer_each_time(
+    sinking: Home, killed_writer: str
+) -> None:
+    sinking.switch(Mode.READ_WRITE)
+    for attempts in (1, 2, 3):
+        with leased(sinking, killed_writer):
+            assert noted(sinking).asked_for == {"copies"}
+        with leased(sinking, killed_writer):
+            assert noted(sinking).asked_for == frozenset(), "at rest"
+            assert settled(sinking).outcome is Outcome.SKIPPED
+            standing = sinking.deployment.objects.read()["copies"]
+            rest_ms = (standing.retry_at_ms or 0) - sinking.clock.now_ms()
+            assert (standing.attempts, rest_ms) == (attempts, 60_000 << attempts - 1)
+            sinking.clock.step(rest_ms)
+
+
+def test_who_dies_while_it_notes_a_lost_run_leaves_that_to_the_next(sinking: Home, killed_writer: str) -> None:
+    sinking.switch(Mode.READ_WRITE)
+    with leased(sinking, killed_writer):
+        for point in lost_runs.FAIL_POINTS:
+            with pytest.raises(Crash), dying_at(point):
+                noted(sinking)
+        assert read_status_table(sinking.deployment, ["copies"])[0].status == "suspended", "as the catalog says"
+        sinking.clock.step(60_000)
+        assert noted(sinking).asked_for == {"copies"}
+        assert noted(sinking).asked_for == frozenset()
+
+
+def test_a_lost_run_is_none_of_a_sink_that_is_declared_anew_nor_of_a_read_only_deployment(
+    sinking: Home, killed_writer: str
+) -> None:
+    with leased(sinking, killed_writer):
+        sinking.switch(Mode.READ_ONLY)
+        assert noted(sinking).asked_for == frozenset()
+        sinking.switch(Mode.READ_WRITE)
+        drop_sink(sinking)
+        sinking.declare_sink(to=folder(sinking, "another"))
+        assert noted(sinking).asked_for == frozenset()
+    assert sinking.deployment.objects.read() == {}
+
+
+@pytest.mark.crash
+def test_a_killed_command_is_said_by_the_next(sinking: Home) -> None:
+    sinking.switch(Mode.READ_WRITE)
+    assert run_command(sinking.settings, "sink", "run", point="sink.claimed") == FAIL_POINT_EXIT
+    assert run_command(sinking.settings, "sink", "run") == ExitCode.OK
+    assert [status for status, _ in statuses(sinking)] == ["suspended", "running"]
+    assert sinking.deployment.objects.read() == {}
+
+
+# -- what comes during a run ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["mirror", "changes"])

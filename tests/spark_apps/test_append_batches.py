@@ -10,6 +10,7 @@ import pytest
 
 from spark_apps.append_batches import main
 from tests.support.hourly import Events, hours
+from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.append import interval as appends
 from tidemark.report import Report
 from tidemark.spark import session
@@ -58,3 +59,14 @@ def test_interval_that_is_missing_is_64(appended: dict[str, Interval], tmp_path:
     assert run(tmp_path / "report.json", *arguments) == 64
     assert "which interval" in json.loads((tmp_path / "report.json").read_text())["error"]["message"]
     assert appended == {}
+
+
+def test_what_was_dropped_since_it_was_chosen_is_skipped(
+    appended: dict[str, Interval], home: Settings, tmp_path: Path
+) -> None:
+    objects = deployment_of(home).objects
+    objects.drop(objects.look(["events"]))
+    path = tmp_path / "report.json"
+    assert run(path, "events", "more", "--interval-of", "events", *HOUR, "--interval-of", "more", *LATER) == 0
+    assert appended["more"] == hours(1, 2)
+    assert json.loads(path.read_text())["collections"]["events"]["outcome"] == "skipped"

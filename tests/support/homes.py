@@ -347,7 +347,7 @@ class Home:
         return sink
 
     def run_sink(self, name: str = "copies", spark: SparkSession | None = None) -> CollectionReport:
-        deployment = self.deployment
+        deployment = replace(self.deployment, asked_for=frozenset({name}))  # also what was killed again and again
         chosen = choose_sinks(deployment, [name])
         start = None if spark is None else lambda: spark
         return run_sinks(self.shards, deployment, chosen, clock=self.clock, start_spark=start).collections[name]

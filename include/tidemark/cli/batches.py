@@ -263,6 +263,7 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
     from tidemark.collections.mode import mode_of, switch_mode  # noqa: PLC0415
 
     settings = load_settings()
+    unfenced: list[str] = []
     if wanted is None:
         stored = look_at_mode(load_catalog().ends)
         leads = stored.generation <= settings.generation
@@ -276,12 +277,13 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
         if shown is Mode.READ_ONLY:
             from tidemark.sinks.fencing import fence_sinks  # noqa: PLC0415
 
-            for why_not in fence_sinks(deployment):
-                stderr().print(why_not, markup=False, soft_wrap=True)
+            unfenced = fence_sinks(deployment)
     answer = {"mode": shown.value, "generation": settings.generation, "since": stored.since_ms}
     if as_json:
-        print_json({**answer, "leader": stored.generation, "who": stored.who, "why": stored.why})
+        print_json({**answer, "leader": stored.generation, "who": stored.who, "why": stored.why, "unfenced": unfenced})
         return
+    for why_not in unfenced:
+        stderr().print(why_not, markup=False, soft_wrap=True)
     since = ""
     if stored.since_ms:
         since = f" since {time_text(stored.since_ms // 1000 * 1000)}, set by {stored.who or 'nobody'}"

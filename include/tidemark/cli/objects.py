@@ -14,7 +14,10 @@ from tidemark.cli.options import AsJson, connect_shards, current_user, load_depl
 from tidemark.clock import SystemClock
 from tidemark.collections.deployment import Deployment
 from tidemark.errors import UsageError
+from tidemark.fail_points import fail_point
 from tidemark.iceberg.leases.holding import holding
+
+FAIL_POINTS = ("drop.unrecorded",)
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="Collections, ingestions and sinks.")]
 Why = Annotated[str, typer.Option(metavar="TEXT", help="The reason, which everybody sees who asks.")]
@@ -75,6 +78,7 @@ def drop(names: Names, *, yes: Yes = False, as_json: AsJson = False) -> None:
     known = {name: found for name, found in deployment.registry.objects().items() if name in leaving}
     with holding(deployment.settings, "drop", leaving):
         gone = drop_planned(shards, deployment, plans, clock=clock)
+        fail_point("drop.unrecorded")
         record_drops(deployment, known, who=current_user(), clock=clock)
         waiting = clear_sinks(shards, deployment, gone)
     if as_json:

@@ -32,15 +32,17 @@ def run(names: SomeSinks = None, *, as_json: AsJson = False) -> int:
 
     Spark is started only for a first load of many rows: as many as `spark_from_rows` of the sink says.
     """
-    deployment = replace(load_deployment(writes=True), asked_for=frozenset(names or []))
+    deployment, clock = replace(load_deployment(writes=True), asked_for=frozenset(names or [])), SystemClock()
     from tidemark.collections.system.suspension import settle  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.sinks.lost_runs import note_lost_runs  # noqa: PLC0415
     from tidemark.sinks.run import choose_sinks, run_sinks  # noqa: PLC0415
 
     chosen = choose_sinks(deployment, names or [])
+    deployment = note_lost_runs(deployment, chosen, clock=clock)
     shards = connect_shards(deployment.settings)
     starting = partial(working, "Starting Spark")
     with spark_on_demand(deployment.settings, app_name="tidemark-sinks", starting=starting) as start_spark:
-        report = run_sinks(shards, deployment, chosen, clock=SystemClock(), start_spark=start_spark)
+        report = run_sinks(shards, deployment, chosen, clock=clock, start_spark=start_spark)
     report = settle(deployment, report)
     code = print_report(
         report,
@@ -51,7 +53,7 @@ def run(names: SomeSinks = None, *, as_json: AsJson = False) -> int:
         what="sink",
         print_details=_print_wait,
     )
-    record(deployment.settings, report, clock=SystemClock())
+    record(deployment.settings, report, clock=clock)
     return code
 
 

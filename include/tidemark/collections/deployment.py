@@ -225,6 +225,9 @@ class Objects(Protocol):
     def forget(self, removed: Dropped) -> None:
         """Take away what was said of a dropped object, of which nothing is left."""
 
+    def gone(self, names: Sequence[str]) -> Mapping[str, str]:
+        """Return, of those names that no object has any more, when and by whom it was dropped or renamed."""
+
 
 class DiscardRecords(Protocol):
     """The store of records of discarded batches: who discarded what, when and why."""
@@ -305,6 +308,7 @@ class Deployment:
     buffers: Buffers
     takes_over: frozenset[int] = frozenset()  # older deployments, whose batches are published even if they never led
     asked_for: frozenset[str] = frozenset()  # the objects that a person named: suspended ones are tried at once
+    time_limits: tuple[type[BaseException], ...] = ()  # raised in the midst of a run that takes too long
 
     @property
     def generation(self) -> int:

@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeVar
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.objects.standing import Standing
-from tidemark.errors import Refused, TidemarkError
+from tidemark.errors import OutOfTime, Refused, TidemarkError
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shard.damage import naming_damage
@@ -61,6 +61,7 @@ def run_one_by_one(
     is the start of the whole run, in ms since the Unix epoch. ``shard_of`` names the shard whose files are read.
     Collections that are paused are skipped, unless the operation ``goes_on_paused``, as maintenance does, which leaves
     the contents alone; those that are suspended for now by an operation of ``FOLLOWING``: others may be what helps.
+    The collection whose run a time limit of the deployment ends has failed, and those after it are skipped.
     """
     reports: dict[str, CollectionReport] = {}
     left: list[str] = []
@@ -78,13 +79,20 @@ def run_one_by_one(
         return run(collection)
 
     with holding(settings, operation, [*map(shard_of, chosen)]) if chosen else nullcontext():
-        for collection in chosen:
+        for place, collection in enumerate(chosen):
+            began_ms = clock.now_ms()
             try:
                 run_this = partial(run_unless_resting, collection)
                 report = isolate(collection.name, run_this, clock=clock, settings=settings, shard=shard_of(collection))
                 reports[collection.name] = replace(report, object_id=ids.get(collection.name))
             except NeedsSpark:
                 left.append(collection.name)
+            except deployment.time_limits as limit:
+                failed = _out_of_time(collection.name, limit, seconds=(clock.now_ms() - began_ms) / 1000)
+                reports[collection.name] = replace(failed, object_id=ids.get(collection.name))
+                why = f"the time of the run ended with {collection.name!r}: the next run goes on here"
+                reports |= {later.name: skipped(why) for later in chosen[place + 1 :]}
+                break
     whole = Report(
         operation=operation,
         started_at=started_at,
@@ -116,8 +124,21 @@ def _rests(deployment: Deployment, clock: Clock, name: str, standing: Standing, 
 
 
 def _skipped(name: str, standing: Standing) -> CollectionReport:
-    why = f"{standing}; `tidemark resume {name}` lets it run again"
+    return skipped(f"{standing}; `tidemark resume {name}` lets it run again")
+
+
+def skipped(why: str) -> CollectionReport:
+    """Return the report of a collection that a run leaves out."""
     return CollectionReport(outcome=Outcome.SKIPPED, details={SKIPPED_BECAUSE: why})
+
+
+def _out_of_time(name: str, limit: BaseException, *, seconds: float) -> CollectionReport:
+    error = OutOfTime(
+        f"the time limit ended the run after {seconds:.0f} s: {first_line(limit)}",
+        hint="what it committed stays, and the next run goes on from there",
+    )
+    log.warning("%s: %s", name, error)
+    return CollectionReport(outcome=Outcome.FAILED, error=ErrorReport.of(error), seconds=seconds)
 
 
 def isolate(

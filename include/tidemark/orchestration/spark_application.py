@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import io
 import json
@@ -9,7 +10,8 @@ import logging
 import os
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 log = logging.getLogger(__name__)
+SINK = "sink"  # the operation
 _OLDEST_ZIP_TIME = (1980, 1, 1, 0, 0, 0)  # equal sources make equal archives
 
 
@@ -131,12 +134,35 @@ class SparkApplicationOperator(SparkSubmitOperator):
         return 0
 
 
-def keep_last_report(settings: Settings, dag_id: str, report: Mapping[str, Any]) -> None:
-    """Keep the DAG's last report for the status page; a failure only logs, because the task's result has the report."""
+def keep_last_report(
+    settings: Settings, dag_id: str, report: Mapping[str, Any], *, among: Collection[str] | None = None
+) -> None:
+    """Keep the DAG's last report for the status page; a failure only logs, because the task's result has the report.
+
+    Sinks are run by many tasks, each with a report of its own: the last result of each sink is kept, of those that are
+    ``among`` the present ones if these are given.
+    """
+    path = settings.reports / f"{dag_id}.json"
     try:
-        write_whole(settings.reports / f"{dag_id}.json", json.dumps(report, indent=2))
+        if report["operation"] != SINK:
+            write_whole(path, json.dumps(report, indent=2))
+            return
+        with _alone_at(path):
+            before = json.loads(path.read_text(encoding="utf-8"))["collections"] if path.exists() else {}
+            results = {**before, **report["collections"]}
+            kept = {name: result for name, result in sorted(results.items()) if among is None or name in among}
+            write_whole(path, json.dumps({**report, "collections": kept}, indent=2))
     except OSError as error:
         log.warning("the status page will not show this run: %s", error)
+
+
+@contextmanager
+def _alone_at(path: Path) -> Iterator[None]:
+    """Let no other process of this machine change the file meanwhile: between its read and its write another may."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f".{path.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process
+        yield
 
 
 def library_archive(folder: Path) -> Path:

@@ -23,7 +23,7 @@ def fence_sinks(deployment: Deployment) -> list[str]:
                 found = target.look()
                 if found is not None and (found.owner.sink, found.owner.sink_id) == (name, applied.id):
                     target.claim(found.owner, generation=deployment.generation)
-                if found is None and (run := find_run(deployment.settings, name)) is not None:
+                if found is None and (run := find_run(deployment.settings, applied)) is not None:
                     unfenced.append(f"the first load of sink {name!r}, in {run.writer}, may still end")
         except TidemarkError as error:
             unfenced.append(f"a run of sink {name!r} that is under way may still write: {error}")

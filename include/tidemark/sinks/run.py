@@ -93,7 +93,7 @@ def run_sink(
         return _skipped(f"deployment {deployment.generation} is read-only: the one that leads runs the sinks")
     if not is_applied(deployment, applied):
         return _skipped("the sink was dropped after it was chosen to run")
-    with taking_turn(deployment.settings, applied.name, applied.collection) as other:
+    with taking_turn(deployment.settings, applied) as other:
         if other is not None:
             since = moment_text(other.began_ms)
             return _skipped(f"another run of the sink is under way since {since}, in {other.writer}")

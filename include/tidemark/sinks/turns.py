@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from tidemark.collections.deployment import AppliedSink
 from tidemark.errors import Unreachable
 from tidemark.iceberg.leases.holding import HeldLease, writer_id
 from tidemark.iceberg.leases.lease import Lease
@@ -24,31 +25,26 @@ _PAUSE_S: Final = 0.5
 
 
 @contextmanager
-def taking_turn(settings: Settings, sink: str, collection: str) -> Iterator[Lease | None]:
+def taking_turn(settings: Settings, applied: AppliedSink) -> Iterator[Lease | None]:
     """Hold the lease of the sink; yield None when this run's turn has come, or the lease of the run that goes on."""
-    lease = HeldLease(settings, _operation(sink), [collection])
+    lease = HeldLease(settings, _operation(applied), [applied.collection])
     lease.begin()
     try:
         until_s = time.monotonic() + WAIT_S
-        while (other := find_run(settings, sink, before_us=True)) is not None and time.monotonic() < until_s:
+        while (other := find_run(settings, applied, before_us=True)) is not None and time.monotonic() < until_s:
             time.sleep(_PAUSE_S)
         yield other
     finally:
         lease.end()
 
 
-def find_run(settings: Settings, sink: str, *, before_us: bool = False) -> Lease | None:
+def find_run(settings: Settings, applied: AppliedSink, *, before_us: bool = False) -> Lease | None:
     """Return the lease of the run of the sink that is under way in another process; ``before_us``: began before ours.
 
     None also if the database of the leases does not answer.
     """
-    try:
-        leases, now_ms = read_leases(settings)
-    except Unreachable:
-        return None
-    for lease in leases:  # the oldest first
-        if lease.operation != _operation(sink):
-            continue
+    leases, now_ms = _leases_of(settings, applied)
+    for lease in leases:
         if lease.writer != writer_id():
             if _seems_alive(lease, now_ms):
                 return lease
@@ -57,8 +53,26 @@ def find_run(settings: Settings, sink: str, *, before_us: bool = False) -> Lease
     return None
 
 
-def _operation(sink: str) -> str:
-    return f"sink {sink}"
+def find_lost_runs(settings: Settings, applied: AppliedSink) -> list[Lease]:
+    """Return the leases of runs of the sink, in other processes, that ended without a word, the oldest first.
+
+    None also if the database of the leases does not answer, or if a maintenance has ended these leases.
+    """
+    leases, now_ms = _leases_of(settings, applied)
+    return [lease for lease in leases if lease.writer != writer_id() and not _seems_alive(lease, now_ms)]
+
+
+def _leases_of(settings: Settings, applied: AppliedSink) -> tuple[list[Lease], int]:
+    """Return the leases of the sink, the oldest first, and the time of their database."""
+    try:
+        leases, now_ms = read_leases(settings)
+    except Unreachable:
+        return [], 0
+    return [lease for lease in leases if lease.operation == _operation(applied)], now_ms
+
+
+def _operation(applied: AppliedSink) -> str:
+    return f"sink {applied.name} ({applied.id})"  # a sink that is declared anew under the name runs for itself
 
 
 def _seems_alive(lease: Lease, now_ms: int) -> bool:

@@ -256,3 +256,15 @@ def test_what_was_dropped_cannot_be_resumed(home: Home) -> None:
     assert "tidemark apply" in caught.value.hint
     apply(home, collection("events"))
     assert objects.resume(["events"]) == {}
+
+
+def test_what_is_gone_is_told_with_when_and_by_whom(home: Home) -> None:
+    deployed(home).objects.drop(deployed(home).objects.look(["events"]))
+    apply(home, collection("aircraft", renamed_from="planes"), reader("big", "aircraft"))
+    gone = deployed(home).objects.gone(["events", "planes", "big", "never"])
+    assert gone == {
+        "events": "'events' was dropped 1970-01-01 02:46:40 by ada",
+        "planes": "'planes' was renamed to 'aircraft' 1970-01-01 02:46:40 by ada",
+    }
+    apply(home, collection("events"))
+    assert list(deployed(home).objects.gone(["events", "planes"])) == ["planes"], "made anew"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -27,7 +28,13 @@ from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.schema.types import Column, Primitive
 from tidemark.collections.system import recorder
 from tidemark.collections.system.declarations import KEPT_STATUSES, STATISTICS, STATUS
-from tidemark.collections.system.recorder import FAIL_POINTS, record_drops, record_run, record_standings
+from tidemark.collections.system.recorder import (
+    FAIL_POINTS,
+    record_drops,
+    record_left_drops,
+    record_run,
+    record_standings,
+)
 from tidemark.collections.system.status_table import read_status_table
 from tidemark.entry_points import recording_failure, write_report
 from tidemark.errors import ConfigurationInvalid, UnknownCollection
@@ -191,6 +198,28 @@ def test_what_is_paused_resumed_and_dropped_is_said_once(seen: Home) -> None:
     record(seen, OK)
     assert statuses(seen)[-1][0] == "running", "another object of that name, which was declared anew"
     assert [row["object_id"] for row in stored(seen, STATUS)] == [known["planes"].id] * 3 + [known["planes"].id + 1]
+
+
+def test_drops_that_nobody_recorded_are_recorded_once_as_what_was_dropped(seen: Home) -> None:
+    seen.declare_reader("events")
+    seen.declare_latest("latest")
+    seen.declare_sink("copies", "latest", to={"path": "out"})
+    record(seen, OK, "events", operation="ingest")
+    objects = deployment_of(seen.settings, who="ada", clock=seen.clock).objects
+    tables = {"events": "u", "events_quarantine": "v"}
+    objects.drop([replace(each, tables=tables) for each in objects.look(["events"])])
+    objects.drop(objects.look(["copies", "planes"]))
+    for _ in range(2):
+        seen.clock.step(1_000)
+        record_left_drops(seen.deployment, clock=seen.clock)
+    recorded = sorted((row["object"], row["kind"], row["status"]) for row in stored(seen, STATUS))
+    assert recorded == [
+        ("copies", "sink", "dropped"),
+        ("events", "ingestion", "dropped"),
+        ("events", "ingestion", "running"),
+        ("planes", "collection", "dropped"),
+    ]
+    assert json.loads(stored(seen, STATUS)[-1]["details"]) == {"namespaced": {"who": "ada"}}
 
 
 def test_of_two_that_record_one_status_at_once_one_is_stored(seen: Home) -> None:

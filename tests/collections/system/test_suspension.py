@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -110,6 +111,31 @@ def test_a_person_who_names_it_runs_it_at_once(reading: Home) -> None:
     shutil.move(elsewhere(reading), lost(reading))
     assert run(reading, "events")["events"].inserted == 2
     assert shown(reading).status == "running"
+
+
+def test_whose_run_a_time_limit_ends_is_suspended_and_what_comes_after_waits(reading: Home) -> None:
+    class TimeIsUp(BaseException):
+        pass
+
+    def take_long(_: object) -> CollectionReport:
+        raise TimeIsUp("5 hours")
+
+    chosen = choose_ingested(reading.deployment, [])
+    for limits, expected in (((TimeIsUp,), nullcontext()), ((), pytest.raises(TimeIsUp))):
+        deployment = replace(reading.deployment, time_limits=limits)
+        with expected:
+            report, _ = run_one_by_one(
+                "ingest", chosen, take_long, deployment=deployment, clock=reading.clock, started_at=0
+            )
+    report = settle(deployment, report)
+    record_run(deployment, report, clock=reading.clock)
+    assert [each.outcome for each in report.collections.values()] == [Outcome.FAILED, Outcome.SKIPPED]
+    assert "with 'events'" in report.collections["others"].details[SKIPPED_BECAUSE]
+    assert (shown(reading).status, shown(reading).reason) == (
+        "suspended",
+        "OutOfTime: the time limit ended the run after 0 s: 5 hours",
+    )
+    assert list(reading.deployment.objects.read()) == ["events"]
 
 
 def test_only_the_ingest_rests(reading: Home) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowFailException
 
 from tests.support.events import append_numbers, create_events, switch
 from tests.support.rows import SCHEMA, correction
@@ -13,6 +14,7 @@ from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import corrections_branch
 from tidemark.collections.staged.slices import Slice, slice_text
+from tidemark.collections.system.status_table import read_status_table
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shards import Shards
@@ -79,12 +81,27 @@ def test_small_batches_are_flushed_without_a_jvm(staged: Settings) -> None:
     assert run(engine="spark", collections=["other"])[0] == ["flush_with_spark"]
 
 
+def test_that_spark_is_missing_is_a_failure_of_what_is_to_be_flushed(
+    staged: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    switch(staged, Mode.READ_WRITE)
+    declare(staged, "events", "other")
+    monkeypatch.setenv("TIDEMARK_JARS", str(staged.home / "nowhere"))
+    with pytest.raises(AirflowFailException, match="ConfigurationInvalid"):
+        run(engine="spark", collections=["events"])
+    statuses = {each.name: each.status for each in read_status_table(deployment_of(staged))}
+    assert statuses == {"events": "stalled", "other": None}
+
+
+def declare(settings: Settings, *names: str) -> None:
+    registry, more = deployment_of(settings).registry, {"kind": "append-only", "schema": "id bigint, name string"}
+    registry.replace([Declaration.model_validate({"name": name, **more}) for name in names], seen=registry.read())
+
+
 def test_what_is_staged_for_a_paused_collection_waits(staged: Settings) -> None:
     switch(staged, Mode.READ_WRITE)
-    registry, objects = deployment_of(staged).registry, deployment_of(staged).objects
-    values = {"name": "events", "kind": "append-only", "schema": "id bigint, name string"}
-    registry.replace([Declaration.model_validate(values)], seen=registry.read())
-    objects.pause(["events"])
+    declare(staged, "events")
+    deployment_of(staged).objects.pause(["events"])
     assert run()[1]["names"] == ["other"]
     assert run(collections=["events"]) == ([], {})
 

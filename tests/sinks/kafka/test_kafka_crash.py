@@ -63,7 +63,7 @@ def test_twenty_kills_lose_and_double_nothing(sinking: Home, topic: Topic) -> No
     for number in range(KILLS):
         ids = chance.sample(range(9), 4)
         change(sinking, put=dict.fromkeys(ids[:3], f"{number}"), delete=(ids[3],))
-        running = start_command(sinking.settings, "sink", "run", point=chance.choice(POINTS))
+        running = start_command(sinking.settings, "sink", "run", "copies", point=chance.choice(POINTS))
         if chance.random() < 0.3:
             running.signal(signal.SIGKILL)
         running.exit_code()

@@ -10,13 +10,14 @@ from pydantic import JsonValue
 
 from tidemark.catalog.deployment.membership import Membership
 from tidemark.catalog.deployment.modes import mode_in
-from tidemark.catalog.deployment.registry import parse_declaration
+from tidemark.catalog.deployment.registry import RENAME, parse_declaration
 from tidemark.catalog.items.kinds import (
     AUDIT_EVENT,
     COLLECTION,
     DROPPED,
     OBJECT_STATE,
     SINK,
+    AuditEventValue,
     CollectionValue,
     DroppedValue,
     ItemKind,
@@ -202,6 +203,14 @@ class CatalogObjects:
 
         self.membership.change(change)
 
+    def gone(self, names: Sequence[str]) -> Mapping[str, str]:
+        def look(transaction: Transaction) -> dict[str, str]:
+            missing = [name for name in dict.fromkeys(names) if _find(transaction, name) is None]
+            left = {name: _find_leave(transaction, name) for name in missing}
+            return {name: _leave_text(name, event) for name, event in left.items() if event is not None}
+
+        return self.membership.read(look) or {}
+
     def _refuse_when_read_only(self, transaction: Transaction, what: str) -> None:
         # In this transaction, because a switch to read-only changes items that this transaction reads.
         generation = self.membership.generation
@@ -233,14 +242,29 @@ def _require(transaction: Transaction, name: str) -> tuple[ObjectKind, Collectio
 
 def _refuse_dropped(transaction: Transaction, name: str) -> None:
     """Raise ``UsageError`` if the audit says that an object of that name was dropped."""
-    drops = [event for _, event in transaction.items(AUDIT_EVENT) if (event.operation, event.subject) == (DROP, name)]
-    if drops:
-        last = max(drops, key=lambda event: event.occurred_at_ms)
-        at = time_text(last.occurred_at_ms // 1000 * 1000)
+    last = _find_leave(transaction, name)
+    if last is not None and last.operation == DROP:
         raise UsageError(
-            f"{name!r} was dropped {at}{f' by {last.who}' if last.who else ''}: there is no such object any more",
+            f"{_leave_text(name, last)}: there is no such object any more",
             hint=_MADE_ANEW[ObjectKind(last.subject_kind)],
         )
+
+
+def _find_leave(transaction: Transaction, name: str) -> AuditEventValue | None:
+    """Return the last event that took the name away from an object: its drop, or a rename; None if there is none."""
+    leaves = [
+        event
+        for _, event in transaction.items(AUDIT_EVENT)
+        if (event.operation == DROP and event.subject == name)
+        or (event.operation == RENAME and event.details.get("from") == name)
+    ]
+    return max(leaves, key=lambda event: event.occurred_at_ms, default=None)
+
+
+def _leave_text(name: str, event: AuditEventValue) -> str:
+    what = "dropped" if event.operation == DROP else f"renamed to {event.subject!r}"
+    by = f" by {event.who}" if event.who else ""
+    return f"{name!r} was {what} {time_text(event.occurred_at_ms // 1000 * 1000)}{by}"
 
 
 def _refuse_what_is_read(transaction: Transaction, leaving: Sequence[Leaving]) -> None:

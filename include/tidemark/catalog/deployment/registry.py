@@ -18,6 +18,8 @@ from tidemark.collections.deployment import Applied, CatalogObject, Mode, Status
 from tidemark.collections.mode import mode_of, read_only
 from tidemark.errors import CatalogOutOfSync, CorruptState, NotPossible, UnknownCollection
 
+RENAME = "rename"
+
 
 @dataclass(frozen=True, slots=True)
 class CatalogRegistry:
@@ -89,7 +91,7 @@ def _rename(transaction: Transaction, declaration: Declaration, *, who: str) -> 
         return None
     if (state := transaction.put(OBJECT_STATE, NamedKey(name=old_name), None)) is not None:
         transaction.put(OBJECT_STATE, NamedKey(name=name), state)
-    transaction.audit("rename", kind=COLLECTION, subject=name, who=who, details={"id": old.id, "from": old_name})
+    transaction.audit(RENAME, kind=COLLECTION, subject=name, who=who, details={"id": old.id, "from": old_name})
     return old
 
 

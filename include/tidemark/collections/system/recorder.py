@@ -17,14 +17,15 @@ import pyarrow as pa
 from tidemark.clock import Clock
 from tidemark.collections.append.forward import user_columns
 from tidemark.collections.append.row_writers import Appenders
-from tidemark.collections.declarations.collection import Kind, OnReadOnly
+from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Kind, OnReadOnly
 from tidemark.collections.deployment import CatalogObject, Deployment, Mode, StatusKind
 from tidemark.collections.isolation import only_logging
 from tidemark.collections.maintenance.maintain import MaintenancePolicy, maintain
 from tidemark.collections.mode import read_mode
+from tidemark.collections.objects.standing import ObjectKind
 from tidemark.collections.system.declarations import STATISTICS, STATUS, SYSTEM_DECLARATIONS
 from tidemark.collections.system.rules import SAYS_NOTHING, Status, StatusChange, resting, statistics_of, status_after
-from tidemark.collections.system.tables import open_table
+from tidemark.collections.system.tables import open_table, read_newest
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shards import SYSTEM, Shards
 from tidemark.report import CollectionReport, Outcome, Report
@@ -36,6 +37,8 @@ PRODUCER = "tidemark"
 # A run records in a commit of its own, and each commit makes the next one slower: 64 of them by a tenth of a second.
 MOST_OLD_COMMITS = 64
 OLD_MS = 5 * 60_000  # a reader may still need a younger one
+
+_KINDS = {ObjectKind.COLLECTION: (StatusKind.COLLECTION, StatusKind.INGESTION), ObjectKind.SINK: (StatusKind.SINK,)}
 
 Rows = list[dict[str, Any]]
 
@@ -100,6 +103,25 @@ def record_drops(deployment: Deployment, dropped: Mapping[str, CatalogObject], *
     with only_logging("the drop of objects"):
         change = StatusChange(status=Status.DROPPED, namespaced={"who": who})
         _record(deployment, [(name, known, change) for name, known in dropped.items()], [], clock=clock)
+
+
+def record_left_drops(deployment: Deployment, *, clock: Clock) -> None:
+    """Record the drops that nobody has recorded, of objects that have left something: their process died before.
+
+    Who dropped an ingestion is known, and not that it was one: what was recorded of it says so.
+    """
+    with only_logging("drops that nobody has recorded"):
+        dropped = [each for each in deployment.objects.dropped() if not each.name.endswith(QUARANTINE_SUFFIX)]
+        if not dropped:
+            return
+        shards = Shards.connect(deployment.settings)
+        rows = read_newest(shards, STATUS, key=("object", "object_id", "kind"), order="occurred_at", keep=1)
+        last = {(row["object"], row["object_id"], row["kind"]): row["status"] for row in rows}
+        for each in dropped:
+            kinds = _KINDS[each.kind]
+            kind = next((kind for kind in kinds if (each.name, each.object_id, kind) in last), kinds[0])
+            if last.get((each.name, each.object_id, kind)) != Status.DROPPED:
+                record_drops(deployment, {each.name: CatalogObject(kind, each.object_id)}, who=each.who, clock=clock)
 
 
 def _record(

@@ -10,7 +10,7 @@ from airflow.sdk import TriggerRule, task
 
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
-from tidemark.entry_points import record
+from tidemark.entry_points import record, recording_failure
 from tidemark.frontier import frontier_json
 from tidemark.iceberg.shard.ledger import Ledger, with_forwarded
 from tidemark.orchestration.connections import load_settings, with_source_connections
@@ -59,7 +59,8 @@ def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list
         stale = [name for name, waiting in plan.items() if waiting.corrections and _has_stale(shards, settings, name)]
         with_spark = params.get("engine") == "spark" or size_bytes > TOTAL_BYTES or bool(stale)
         if plan and with_spark:
-            check_spark(settings)
+            with recording_failure(settings, "flush", sorted(plan), clock=SystemClock()):
+                check_spark(settings)
     for name, waiting in plan.items():
         what = "corrections, some are stale" if name in stale else waiting.ranges or "corrections"
         log.info("%s: %s batches, %s rows, %s", name, waiting.batches, waiting.rows, what)

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from airflow.sdk import task
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from tidemark.clock import SystemClock
 from tidemark.orchestration.connections import load_settings, with_source_connections
@@ -38,7 +39,11 @@ def ingest_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> lis
         from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
 
         named = params.get("collections") or []  # by a person, who triggers the DAG
-        deployment = replace(deployment_of(with_source_connections(settings)), asked_for=frozenset(named))
+        deployment = replace(
+            deployment_of(with_source_connections(settings)),
+            asked_for=frozenset(named),
+            time_limits=(AirflowTaskTimeout,),
+        )
         chosen = choose_ingested(deployment, named)
         engine = Engine(
             max_entries=params.get("max_entries_per_run"),

@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from airflow.sdk import AssetAlias, task
+from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from tidemark.clock import SystemClock
-from tidemark.entry_points import record
+from tidemark.entry_points import record, recording_failure
 from tidemark.orchestration.connections import with_source_connections
 from tidemark.orchestration.preflight import check_spark, load_checked_settings
 from tidemark.orchestration.results import results_of, show, sink_asset
@@ -23,6 +24,7 @@ from tidemark.orchestration.retry_policy import (
     application_failure,
     ending_task,
 )
+from tidemark.orchestration.spark_application import keep_last_report
 
 SINKS = AssetAlias("tidemark_sinks")  # which sinks there are is known at run time only
 FACTS = ("outcome", "lower", "upper", "inserted", "retracted", "generation")
@@ -41,10 +43,11 @@ def list_sinks(params: Mapping[str, Any] | None = None, ti: Any = None) -> list[
         from tidemark.sinks.large_loads import choose_large_loads  # noqa: PLC0415
         from tidemark.sinks.run import choose_sinks  # noqa: PLC0415
 
-        names = (params or {}).get("sinks") or []
-        deployment = replace(deployment_of(with_source_connections(settings)), asked_for=frozenset(names))
-        chosen = choose_sinks(deployment, names)
-        large = choose_large_loads(Shards.connect(settings), deployment, chosen, clock=SystemClock())
+        names, clock = (params or {}).get("sinks") or [], SystemClock()
+        with recording_failure(settings, "sink", names, clock=clock):
+            deployment = replace(deployment_of(with_source_connections(settings)), asked_for=frozenset(names))
+            chosen = choose_sinks(deployment, names)
+            large = choose_large_loads(Shards.connect(settings), deployment, chosen, clock=clock)
     ti.xcom_push(key=LARGE, value=large)
     return [applied.name for applied in chosen if applied.name not in large]
 
@@ -54,7 +57,9 @@ def check_large_loads(names: list[str]) -> list[str]:
     """Return the names, which are the arguments of ``run_sinks.py``, if an application can run; skip it without any."""
     with ending_task():
         if names:
-            check_spark(load_checked_settings())
+            settings = load_checked_settings()
+            with recording_failure(settings, "sink", names, clock=SystemClock()):
+                check_spark(settings)
     return names
 
 
@@ -65,21 +70,30 @@ def run_sink(
 ) -> dict[str, Any]:
     """Carry what came since the last run into the target of one sink; emit the asset event of the sink.
 
-    A sink that fails is suspended, and tried again by a later run; one that a person named is tried at once.
+    A sink that fails, or takes longer than a task may, is suspended, and tried again by a later run; one that a person
+    named is tried at once. One that was dropped since it was listed is skipped.
     """
     with ending_task():
         settings = load_checked_settings()
         from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 -- not needed to parse a DAG
+        from tidemark.collections.objects.gone import choose_present, with_gone  # noqa: PLC0415
         from tidemark.collections.system.suspension import settle  # noqa: PLC0415
         from tidemark.iceberg.shards import Shards  # noqa: PLC0415
+        from tidemark.sinks.lost_runs import note_lost_runs  # noqa: PLC0415
         from tidemark.sinks.run import choose_sinks, run_sinks  # noqa: PLC0415
 
-        named = frozenset((params or {}).get("sinks") or [])
-        deployment = replace(deployment_of(with_source_connections(settings)), asked_for=named)
-        chosen = choose_sinks(deployment, [name])
-        done = settle(deployment, run_sinks(Shards.connect(settings), deployment, chosen, clock=SystemClock()))
-    record(settings, done, clock=SystemClock())
+        named, clock = frozenset((params or {}).get("sinks") or []), SystemClock()
+        deployment = replace(
+            deployment_of(with_source_connections(settings)), asked_for=named, time_limits=(AirflowTaskTimeout,)
+        )
+        known = deployment.registry.read().sinks
+        chosen, gone = choose_present(choose_sinks, deployment, [name])
+        deployment = note_lost_runs(deployment, chosen, clock=clock)
+        done = settle(deployment, run_sinks(Shards.connect(settings), deployment, chosen, clock=clock))
+        done = with_gone(done, gone)
+    record(settings, done, clock=clock)
     report = done.to_json()
+    keep_last_report(settings, ti.dag_id, report, among=known)
     if failure := application_failure(done.exit_code, report, may_retry=ti.try_number <= ti.max_tries):
         raise failure
     (result,) = results_of(report)
