@@ -41,8 +41,7 @@ class PartitionRules:
         """Return the rules of a collection; None if its rows have no event times."""
         if declaration.event_time is None:
             return None
-        declared = {} if declaration.lifecycle is None else declaration.lifecycle.model_dump()
-        rules = LifecycleRules(**declared)
+        rules = declaration.lifecycle or LifecycleRules()
         return cls(declaration.event_time, declaration.partition or Unit.DAY, rules, declaration.key)
 
     @property
