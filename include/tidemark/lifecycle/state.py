@@ -229,14 +229,11 @@ class LifecycleState:
         before = self._find(partition)
         return self._with(partition, replace(before, windows=before.windows.drop_flush()))
 
-    def drop_persists(self) -> LifecycleState:
-        """Return the state after all persists under way were given up."""
-        dropped = {
-            name: replace(each, windows=each.windows.drop_flush())
-            for name, each in self.partitions.items()
-            if each.windows.flush is not None
-        }
-        return replace(self, partitions={**self.partitions, **dropped})
+    def drop_persists(self, names: Iterable[str]) -> LifecycleState:
+        """Return the state after the persists under way of some partitions were given up."""
+        found = self.partitions
+        dropped = {name: replace(found[name], windows=found[name].windows.drop_flush()) for name in names}
+        return replace(self, partitions={**found, **dropped})
 
     def close(
         self, caught_up: Mapping[int, bool], *, now_ms: int, rules: LifecycleRules

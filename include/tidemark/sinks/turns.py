@@ -7,14 +7,13 @@ does no harm.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from tidemark.errors import Unreachable
-from tidemark.iceberg.leases.holding import HeldLease, writer_id
+from tidemark.iceberg.leases.holding import HeldLease, seems_alive, writer_id
 from tidemark.iceberg.leases.lease import Lease
 from tidemark.iceberg.leases.table import read_leases
 from tidemark.settings import Settings
@@ -50,7 +49,7 @@ def find_run(settings: Settings, sink: str, *, before_us: bool = False) -> Lease
         if lease.operation != _operation(sink):
             continue
         if lease.writer != writer_id():
-            if _seems_alive(lease, now_ms):
+            if seems_alive(lease, now_ms):
                 return lease
         elif before_us:
             return None
@@ -59,21 +58,3 @@ def find_run(settings: Settings, sink: str, *, before_us: bool = False) -> Lease
 
 def _operation(sink: str) -> str:
     return f"sink {sink}"
-
-
-def _seems_alive(lease: Lease, now_ms: int) -> bool:
-    """Tell by the last renewals and, on this host, by its process, which may have been killed right now."""
-    if now_ms - lease.renewed_ms > 1000 * lease.length_s / 2:
-        return False
-    host, _, process = lease.writer.rpartition(":")
-    return host != writer_id().rpartition(":")[0] or _is_running(int(process))
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)  # which asks, and sends nothing
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
