@@ -49,6 +49,15 @@ class PartitionRules:
         """Whether accepted rows wait on the tag ``tidemark-open`` until they are persisted."""
         return self.lifecycle.visible is Visible.WHEN_PERSISTED
 
+    def while_waiting(self, rows: int) -> LifecycleRules:
+        """Return the rules of a moment at which so many ``rows`` wait on the tag: they were accepted by other rules.
+
+        Nothing shows them but a persist, so that there is one, and no partition is closed before. Whoever alters the
+        rules is refused to give that up, but an ingest that began before may still put rows there.
+        """
+        waiting = {"visible": Visible.WHEN_PERSISTED, "persist": True} if rows else {}
+        return self.lifecycle.model_copy(update=waiting)
+
     @property
     def merges_fields(self) -> bool:
         """Whether a persist puts values of several rows into one."""

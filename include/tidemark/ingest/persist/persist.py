@@ -202,7 +202,7 @@ def _begin(run: _Pass) -> bool:
         partitions=as_chunks(head, partitions, rules),
         running=frozenset(each.operation for each in run.others),
     )
-    lifecycle = rules.lifecycle
+    lifecycle = rules.while_waiting(head.open_rows)
     run.decisions = (decide_all if everything else decide)(snapshot, lifecycle, now_ms=now_ms)
     due = [each for each in run.decisions if each.action is Action.PERSIST]
     if run.others:
@@ -318,7 +318,8 @@ def _finish(run: _Pass) -> None:
         if present.missing(run.uncounted) != run.uncounted:  # it took rows for open ones that this pass persists
             raise StalePersist("an ingest counted rows meanwhile", hint="the next pass goes on")
         remembered = {MERGED_FIELDS: "true"} if run.rules.merges_fields and run.duplicates else {}
-        return {PROPERTY: str(present.finish_persist(run.begun, run.rules.lifecycle)), **remembered}
+        rules = run.rules.while_waiting(head.open_rows)
+        return {PROPERTY: str(present.finish_persist(run.begun, rules)), **remembered}
 
     main, *opened = run.rewrites
     publish_rewrites(
