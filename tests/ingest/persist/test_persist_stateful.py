@@ -46,6 +46,7 @@ from tidemark.iceberg.staging import files as file_staging
 from tidemark.ingest import ingest
 from tidemark.ingest import stage as staging
 from tidemark.ingest.partitions import state as partition_state
+from tidemark.ingest.partitions.recount import recount
 from tidemark.ingest.partitions.state import PROPERTY, Begun, Partitions
 from tidemark.ingest.persist import inputs, split
 from tidemark.ingest.persist import persist as persisting
@@ -80,7 +81,18 @@ INGEST_POINTS = (*ingest.FAIL_POINTS, *staging.FAIL_POINTS, *file_staging.FAIL_P
 PASS_POINTS = (*persisting.FAIL_POINTS, *TWO_TIMES)
 COMPACTION_POINTS = (*compaction.FAIL_POINTS, *publisher.FAIL_POINTS)
 FLUSH_POINTS = (*flush_module.FAIL_POINTS, *publisher.FAIL_POINTS)
-OTHERS = ("ingest", "persist", "persist_now", "compact", "flush", "delete", "append_by_engine", "lose_state", "switch")
+OTHERS = (
+    "ingest",
+    "persist",
+    "persist_now",
+    "compact",
+    "flush",
+    "delete",
+    "append_by_engine",
+    "lose_state",
+    "recount",
+    "switch",
+)
 NOTHING_LACKS, NO_NUMBERS = Partition(windows=Windows()), NumberRange(LATEST_MS, LATEST_MS)
 RIVALS = {  # what another process may do first, so that this one gives way; the next run goes on
     "FencedByEpoch", "ReadOnly", "RangeOverlap", "InputsGone", "UpperMismatch", "StalePersist", "HardLimit",
@@ -322,6 +334,7 @@ class PersistMachine(RuleBasedStateMachine):
             "delete": partial(self.delete, 0),
             "append_by_engine": partial(self.append_by_engine, Values(7, 0, START, None, "z")),
             "lose_state": self.lose_state,
+            "recount": self.recount,
             "switch": partial(self.switch, Mode.READ_ONLY),
         }
 
@@ -508,6 +521,12 @@ class PersistMachine(RuleBasedStateMachine):
             with table.transaction() as transaction:
                 transaction.remove_properties(PROPERTY)
         self.chains = {}
+
+    @rule()
+    def recount(self) -> None:
+        if self.mode is Mode.READ_WRITE:
+            recount(self.shard, self.declaration, deployment=self.home.deployment, clock=self.home.clock)
+            self.chains = {}
 
     # -- what must hold ---------------------------------------------------------------------------------------------
 

@@ -150,7 +150,7 @@ class Partitions:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptState(
                 f"the table property {PROPERTY!r} is damaged: {error!r}",
-                hint="remove the property with the table's own tools; the next ingest rebuilds it from the rows",
+                hint="`tidemark repair NAME --partitions --yes`; the next ingest rebuilds it from the rows",
             ) from error
 
     def __str__(self) -> str:
