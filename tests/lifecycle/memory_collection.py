@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from tidemark.collections.declarations.lifecycle import LifecycleRules
 from tidemark.lifecycle.checkpoints import Checkpoints, NumberRange, Numbers, PartitionCheckpoint
-from tidemark.lifecycle.replay_plan import ReplayPlan, bound_plan, plan_replay, skip_plan
-from tidemark.lifecycle.state import LifecycleState
-from tidemark.lifecycle.windows import Slice
+from tidemark.lifecycle.replay_plan import ReplayPlan, bound_plan, plan_replay
+from tidemark.lifecycle.state import LifecycleState, Partition
+from tidemark.lifecycle.watermarks import SequencerTimes
+from tidemark.lifecycle.windows import Slice, Windows
 
 START_MS = 1_357_214_400_000
 RULES = LifecycleRules(late_arrive_window="1m")
@@ -26,6 +27,10 @@ class Row(NamedTuple):
     time_ms: int
     key: str
     value: int
+
+
+class EntryLost(Exception):
+    """The log no longer has the last entry that a replay must read."""
 
 
 class File(NamedTuple):
@@ -159,7 +164,7 @@ class MemoryCollection:
             for number, rows in self.log.read(sequencer, numbers.start, 1 << 62 if not numbers.is_empty else 0):
                 if entries is not None and (entries := entries - 1) < 0:
                     return
-                is_last = plan.check_read(sequencer, number)
+                is_last = check_read(plan, sequencer, number)
                 needed = [
                     row
                     for row in rows
@@ -176,7 +181,7 @@ class MemoryCollection:
         self._go_on(self.plan)
 
     def _go_on(self, plan: ReplayPlan) -> None:
-        self.state = self.state.mark_replayed(plan)
+        self.state = mark_replayed(self.state, plan)
         self.next = {id_: plan.ends.get(id_, self.log.earliest[id_]) for id_ in self.log.entries}
 
     @property
@@ -190,6 +195,53 @@ class MemoryCollection:
     @property
     def partitions(self) -> list[str]:
         return sorted({row.partition for row in self.rows})
+
+
+def check_read(plan: ReplayPlan, sequencer_id: int, number: int) -> bool:
+    """Return whether the entry with that number is the last one to read of a sequencer; holes before it are fine."""
+    last = plan.numbers[sequencer_id].end - 1
+    if number > last:
+        raise EntryLost(f"for sequencer {sequencer_id} expected to find sequence {last} but replay jumped to {number}")
+    return number == last
+
+
+def skip_plan(plan: ReplayPlan, present: Mapping[int, NumberRange]) -> ReplayPlan:
+    """Return the plan that reads nothing and goes on at the watermarks: what lies between is lost by choice.
+
+    Every partition of it is marked as seen and persisted up to there, so that no row of the past comes back later.
+    """
+    numbers = {id_: NumberRange(range_.end, range_.end) for id_, range_ in present.items()}
+    # A log with no entry yet has nothing to skip, and no number that was ever seen.
+    seen = {id_: range_ for id_, range_ in numbers.items() if range_.end}
+    partitions = {name: replace(each, numbers={**each.numbers, **seen}) for name, each in plan.partitions.items()}
+    return replace(
+        plan,
+        numbers=numbers,
+        partitions=partitions,
+        lost={id_: max(0, each.end - plan.numbers.get(id_, each).start) for id_, each in present.items()},
+    )
+
+
+def mark_replayed(state: LifecycleState, plan: ReplayPlan) -> LifecycleState:
+    """Return the state after a replay of all partitions, or after one was skipped.
+
+    Every partition of the plan is marked, also one that the replay did not touch: its files hold what it has seen.
+    What the replay did not bring back is persisted, or lost by choice, so the checkpoints lack no more than that.
+    """
+    partitions = dict(state.partitions)
+    for name, checkpoint in plan.partitions.items():
+        before = partitions.get(name, Partition(windows=Windows()))
+        windows = before.windows.mark_seen_and_persisted(checkpoint.numbers)
+        lacking = {
+            id_: NumberRange(min(windows.numbers[id_].start, each.end), each.end)
+            for id_, each in checkpoint.numbers.items()
+        }
+        partitions[name] = replace(before, windows=windows, checkpoint=replace(checkpoint, numbers=lacking))
+    sequencers = dict(state.sequencers)
+    for id_, numbers in plan.numbers.items():
+        seen = SequencerTimes(end=numbers.end, max_time_ms=None, last_ms=0)
+        sequencers[id_] = sequencers.get(id_, seen).advance(seen)
+    return replace(state, partitions=partitions, sequencers=sequencers)
 
 
 def last_write_wins(rows: Iterable[Row]) -> Mapping[tuple[str, int, str], int]:

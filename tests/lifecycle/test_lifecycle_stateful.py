@@ -75,7 +75,8 @@ class LifecycleMachine(RuleBasedStateMachine):
         if partition not in self.collection.state.partitions:
             return
         if (found := self.collection.start_persist(partition, everything=everything)) is not None:
-            assert self.under_way.setdefault(partition, found) == found, "a persist that runs again is the same one"
+            begun = self.under_way.setdefault(partition, found)
+            assert begun.partition == found.partition, "a persist that runs again is the same one"
 
     @precondition(lambda self: self.under_way)
     @rule()

@@ -62,9 +62,13 @@ class Database:
     """A collection in which compactions take no time, so that the next pass sees what they left."""
 
     def __init__(
-        self, rules: LifecycleRules, *partitions: Sequence[Chunk], windows: dict[int, Windows] | None = None
+        self,
+        rules: LifecycleRules,
+        *partitions: Sequence[Chunk],
+        windows: dict[int, Windows] | None = None,
+        slots: int | None = None,
     ) -> None:
-        self.rules = rules
+        self.rules, self.slots = rules, slots
         self.partitions = {
             f"{number:02}": PartitionChunks(windows=(windows or {}).get(number, Windows()), chunks=list(chunks))
             for number, chunks in enumerate(partitions)
@@ -76,7 +80,7 @@ class Database:
         snapshot = Snapshot(
             collection="rain", partitions=self.partitions, running=self.running, is_replaying=self.is_replaying
         )
-        return decide(snapshot, self.rules, now_ms=at(seconds))
+        return decide(snapshot, self.rules, now_ms=at(seconds), slots=self.slots)
 
     def check(self, seconds: float) -> list[Brief]:
         decisions = self.look(seconds)
@@ -165,7 +169,7 @@ def test_the_size_is_checked_again_before_each_step(limit: int, freed: list[int]
 def test_compact() -> None:
     in_order = {19: (5, None), 20: (4, COMPACTING), 21: (3, None), 22: (2, None), 23: (1, COMPACTING)}
     database = Database(
-        rules(persist_rows=1_000, max_compactions=10),
+        rules(persist_rows=1_000),
         [chunk(0, 20)],
         [chunk(1, 20), chunk(2, 20, "closed")],
         [chunk(3, 5), chunk(4, 20, "closed"), chunk(5, 20, "RUB"), chunk(6, 20, "RUB+OS"), chunk(7, 20, "OS")],
@@ -182,23 +186,22 @@ def test_compact() -> None:
 
 def test_compaction_limiter() -> None:
     database = Database(
-        rules(max_compactions=2),
+        rules(),
         [chunk(0, 20, "closed"), chunk(10, 30, "closed"), chunk(12, 40, "closed")],
         [chunk(1, 20, "closed")],
         [chunk(200, 10, "closed")],
+        slots=2,
     )
     assert database.check(50) == [("compact", [0, 10, 12]), ("compact", [1])]
     assert database.check(50) == [("compact", [200])]
 
 
 def test_a_running_compaction_holds_its_slot() -> None:
-    database = Database(
-        rules(max_compactions=1), [chunk(0, 20, "closed", operation=COMPACTING)], [chunk(1, 20, "closed")]
-    )
+    database = Database(rules(), [chunk(0, 20, "closed", operation=COMPACTING)], [chunk(1, 20, "closed")], slots=1)
     assert not database.check(20)
 
 
-PERSIST = rules(persist=True, persist_rows=1_000, max_compactions=10)
+PERSIST = rules(persist=True, persist_rows=1_000)
 MANY = waiting(1_000, opened=15)
 CASES: dict[str, tuple[list[Chunk], Windows, list[Brief]]] = {
     "a: few rows, and young": (
@@ -393,7 +396,7 @@ def test_a_pass_over_many_partitions_takes_less_than_a_second() -> None:
         for number in range(10_000)
     }
     snapshot = Snapshot(collection="rain", partitions=partitions)
-    busy = rules(persist=True, persist_rows=5_000, soft_limit=1_000, hard_limit=2_000, max_compactions=10_000)
+    busy = rules(persist=True, persist_rows=5_000, soft_limit=1_000, hard_limit=2_000)
     before = time.process_time()
     decisions = decide(snapshot, busy, now_ms=at(5))
     assert time.process_time() - before < 1

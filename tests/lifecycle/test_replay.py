@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.lifecycle.memory_collection import MemoryCollection
-from tidemark.lifecycle.replay_plan import EntryLost
+from tests.lifecycle.memory_collection import EntryLost, MemoryCollection
 from tidemark.write_buffer.errors import UnknownSequencer
 
 

@@ -69,7 +69,9 @@ def test_a_persist_that_runs_again_goes_on_with_what_it_began_with() -> None:
     started, checkpoints = state.start_persist(NOON, now_ms=START_MS + HOUR_MS, rules=RULES)
     grown, _ = add(started, 2, 1, at=61)
     again, same = grown.start_persist(NOON, now_ms=START_MS + 2 * HOUR_MS, rules=RULES, everything=True)
-    assert (again, same) == (grown, checkpoints)
+    assert checkpoints is not None
+    assert same is not None
+    assert (again, same.partition) == (grown, checkpoints.partition)
 
 
 def test_a_persist_is_committed_once() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,9 @@ from tidemark.report import CollectionReport, Outcome, Report
 from tidemark.settings import Settings
 from tidemark.spark.session import spark_on_demand
 
+if TYPE_CHECKING:
+    from tidemark.collections.deployment import Deployment
+
 DifferentialNames = Annotated[
     list[str] | None,
     typer.Argument(metavar="[NAME…]", help="Declared differential collections; without any: all of them."),
@@ -25,6 +28,9 @@ DetailedExitCode = Annotated[
     bool, typer.Option("--detailed-exitcode", help="Exit with 2 if there is something to correct.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; without it nothing is changed.")]
+RecountPartitions = Annotated[
+    bool, typer.Option("--partitions", help="Have the partitions by event time counted anew, and nothing else.")
+]
 AllowEmpty = Annotated[
     bool | None, typer.Option("--allow-empty/--refuse-empty", help="For this run alone: whether a source may be empty.")
 ]
@@ -87,12 +93,18 @@ def compact(names: Names, *, as_json: AsJson = False) -> int:
     return code
 
 
-def repair(name: Name, *, yes: Yes = False, as_json: AsJson = False) -> None:
+def repair(name: Name, *, partitions: RecountPartitions = False, yes: Yes = False, as_json: AsJson = False) -> None:
     """Put back the branches and tags of a collection that somebody dropped, as far as their snapshots are there.
 
-    Without --yes it only says what it would put back, and what history is lost. Reads and writes no rows.
+    With --partitions, in place of that: forget what is known of the partitions by event time, so that the next ingest
+    counts them and their watermark anew from the rows. So a watermark comes back that a wrong clock moved ahead.
+
+    Without --yes it only says what it would put back, or forget, and what history is lost. Reads and writes no rows.
     """
     deployment = load_deployment()
+    if partitions:
+        _recount(deployment, name, yes=yes, as_json=as_json)
+        return
     from tidemark.collections.mode import refuse_when_read_only  # noqa: PLC0415 - help is shown without pyiceberg
     from tidemark.iceberg.maintenance.repair import plan_repair  # noqa: PLC0415
     from tidemark.iceberg.maintenance.repair import repair as put_back  # noqa: PLC0415
@@ -117,6 +129,26 @@ def repair(name: Name, *, yes: Yes = False, as_json: AsJson = False) -> None:
         print_line(f"lost: {lost}")
     then = "next" if yes else f"repair it with `tidemark repair {name} --yes`; then"
     print_line(f"{then}: `tidemark doctor --deep`; a differential collection: `tidemark reconcile {name}`")
+
+
+def _recount(deployment: Deployment, name: str, *, yes: bool, as_json: bool) -> None:
+    from tidemark.ingest.partitions.recount import look, recount  # noqa: PLC0415 - help is shown without pyiceberg
+
+    shard, declaration = connect_shards(deployment.settings).open(name), deployment.registry.get(name)
+    found = recount(shard, declaration, deployment=deployment, clock=SystemClock()) if yes else look(shard, declaration)
+    if as_json:
+        print_json({"collection": name, "done": yes, **found._asdict()})
+        return
+    known = (
+        f"the watermark {found.watermark or 'of no sequencer'}, {found.partitions} partitions, {found.closed} of them "
+        f"closed, {found.under_way} with a persist under way"
+    )
+    print_line(f"{name} {'forgot' if yes else 'knows'}: {found.damage or known}")
+    then = "next" if yes else f"forget that with `tidemark repair {name} --partitions --yes`; then"
+    print_line(
+        f"{then}, with the clock right: `tidemark buffer ingest {name}` counts all rows anew, and tells once more "
+        "which partitions are closed"
+    )
 
 
 def _run(names: list[str], interval: tuple[str, str] | None, overrides: Overrides, *, dry_run: bool) -> Report:

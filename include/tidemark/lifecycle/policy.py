@@ -215,10 +215,11 @@ class _Pass:
         return found
 
 
-def decide(snapshot: Snapshot, rules: LifecycleRules, *, now_ms: int) -> list[Decision]:
+def decide(snapshot: Snapshot, rules: LifecycleRules, *, now_ms: int, slots: int | None = None) -> list[Decision]:
     """Return what to do now, in order of partitions, at most one action for each chunk; then what the limits demand.
 
-    The same snapshot, rules and time give the same decisions. What is decided is not in the snapshot yet: the next one
+    At most ``slots`` compactions are under way at a time; None: any number. The same snapshot, rules and time give the
+    same decisions. What is decided is not in the snapshot yet: the next one
     shows it as operations under way.
     """
     this = _Pass(snapshot, rules, now_ms)
@@ -228,7 +229,7 @@ def decide(snapshot: Snapshot, rules: LifecycleRules, *, now_ms: int) -> list[De
         for chunk in partition.chunks
         if chunk.operation is not None and chunk.operation.action is Action.COMPACT
     }
-    slots = rules.max_compactions - len(active)
+    free = float("inf") if slots is None else slots - len(active)
     decided: list[Decision] = []
     for name, partition in sorted(snapshot.partitions.items()):
         decided += this.clear_failed(name, partition)
@@ -236,10 +237,10 @@ def decide(snapshot: Snapshot, rules: LifecycleRules, *, now_ms: int) -> list[De
         persist = None if reason is None else this.persist(name, partition, reason)
         if isinstance(persist, Decision):
             decided.append(persist)  # the next pass merges what is left
-        elif persist is not Action.COMPACT and slots > 0 and (compact := this.compact(name, partition)):
+        elif persist is not Action.COMPACT and free > 0 and (compact := this.compact(name, partition)):
             # Otherwise the persist waits for a merge, and another merge would make it wait again.
             decided.append(compact)
-            slots -= 1
+            free -= 1
     return decided + this.relieve(decided)
 
 

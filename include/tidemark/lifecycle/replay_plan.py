@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tidemark.collections.sources.formats.buffer import OnLost
-from tidemark.errors import CorruptState, NotPossible
+from tidemark.errors import CorruptState
 from tidemark.lifecycle.checkpoints import NumberRange, Numbers, PartitionCheckpoint, fold
 from tidemark.write_buffer.errors import AfterWatermark, NoLongerExists, UnknownSequencer
 
@@ -18,10 +18,6 @@ class UndeterminedOrder(CorruptState):
 
 class DatabaseCheckpointMissing(CorruptState):
     """A partition has numbers of a sequencer, or beyond an end, that no database checkpoint knows."""
-
-
-class EntryLost(NotPossible):
-    """The log no longer has the last entry that a replay must read."""
 
 
 class RowFilter(NamedTuple):
@@ -77,19 +73,6 @@ class ReplayPlan:
         end = min(numbers.end, self.rewound.get(sequencer_id, numbers.end))
         until_ms = _NEVER if checkpoint is None else checkpoint.until_ms
         return RowFilter(min(numbers.start, end), end, until_ms)
-
-    def check_read(self, sequencer_id: int, number: int) -> bool:
-        """Return whether the entry with that number is the last one to read of a sequencer; holes before it are fine.
-
-        Raises ``EntryLost`` if it lies beyond the last one.
-        """
-        last = self.numbers[sequencer_id].end - 1
-        if number > last:
-            raise EntryLost(
-                f"for sequencer {sequencer_id} expected to find sequence {last} but replay jumped to {number}",
-                hint="find out who removed the entry; skip the replay only if the loss of its rows is acceptable",
-            )
-        return number == last
 
 
 def plan_replay(
@@ -154,28 +137,6 @@ def bound_plan(
             wanted = replace(wanted, start=first)
         numbers[id_] = wanted
     return replace(plan, numbers=numbers, lost=lost)
-
-
-def skip_plan(plan: ReplayPlan, present: Mapping[int, NumberRange]) -> ReplayPlan:
-    """Return the plan that reads nothing and goes on at the watermarks: what lies between is lost by choice.
-
-    Every partition of it is marked as seen and persisted up to there, so that no row of the past comes back later.
-    """
-    numbers = {id_: NumberRange(range_.end, range_.end) for id_, range_ in present.items()}
-    # A log with no entry yet has nothing to skip, and no number that was ever seen.
-    seen = {id_: range_ for id_, range_ in numbers.items() if range_.end}
-    partitions = {name: replace(each, numbers={**each.numbers, **seen}) for name, each in plan.partitions.items()}
-    return replace(
-        plan,
-        numbers=numbers,
-        partitions=partitions,
-        lost={id_: _skipped(plan, id_, each) for id_, each in present.items()},
-    )
-
-
-def _skipped(plan: ReplayPlan, sequencer_id: int, present: NumberRange) -> int:
-    start = plan.numbers[sequencer_id].start if sequencer_id in plan.numbers else present.start
-    return max(0, present.end - start)
 
 
 def _compare(checkpoint: PartitionCheckpoint, database: Numbers) -> list[str]:

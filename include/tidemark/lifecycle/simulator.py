@@ -27,6 +27,7 @@ START_MS = 1_357_084_800_000  # 2013-01-02
 MINUTE_MS = 60_000
 DAY_MINUTES = 1_440
 SEQUENCERS = (0, 1)
+SLOTS = 2  # compactions at a time
 
 
 class Pattern(StrEnum):
@@ -105,7 +106,7 @@ class Simulation:
         for event in closed:
             yield f"closed   {event.partition}: {event.rows:,} rows, {event.late_rows:,} of them late"
         self.state = self.state.forget_settled()
-        for decision in decide(self._look(), self.rules, now_ms=now_ms):
+        for decision in decide(self._look(), self.rules, now_ms=now_ms, slots=SLOTS):
             if isinstance(decision.action, Action):
                 yield from self._begin(decision, decision.action, now_ms)
             else:

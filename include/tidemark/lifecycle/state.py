@@ -12,17 +12,8 @@ from typing import Any, NamedTuple
 from tidemark.collections.declarations.lifecycle import LifecycleRules, Visible
 from tidemark.errors import IncompatibleDataVersion, StaleState, UsageError
 from tidemark.interval import EARLIEST_MS
-from tidemark.lifecycle.checkpoints import (
-    Checkpoints,
-    NumberRange,
-    Numbers,
-    PartitionCheckpoint,
-    combine,
-    numbers_json,
-    parse_numbers,
-)
+from tidemark.lifecycle.checkpoints import Checkpoints, NumberRange, Numbers, PartitionCheckpoint, combine
 from tidemark.lifecycle.partitions import find_bounds
-from tidemark.lifecycle.replay_plan import ReplayPlan
 from tidemark.lifecycle.watermarks import SequencerTimes, find_passed, is_ahead
 from tidemark.lifecycle.windows import Slice, Windows
 
@@ -58,18 +49,16 @@ class Partition:
 
     windows: Windows
     checkpoint: PartitionCheckpoint | None = None  # of the last persist
-    database: Numbers | None = None  # the database checkpoint of the persist under way
     rows: int = 0
     late_rows: int = 0
     is_closed: bool = False
 
-    def persist_under_way(self, name: str) -> Checkpoints | None:
-        """Return what the commit of the persist under way says; None if there is none."""
+    def persist_under_way(self, name: str) -> PartitionCheckpoint | None:
+        """Return the checkpoint that the persist under way commits; None if there is none."""
         flush = self.windows.flush
-        if flush is None or self.database is None:
+        if flush is None:
             return None
-        own = PartitionCheckpoint(partition=name, numbers=flush.numbers, until_ms=flush.until_ms)
-        return Checkpoints(partition=own, database=self.database)
+        return PartitionCheckpoint(partition=name, numbers=flush.numbers, until_ms=flush.until_ms)
 
     def mark_persisted(self, name: str, sequencer_id: int, numbers: NumberRange, *, until_ms: int) -> Partition:
         """Return the partition with rows of some numbers that were persisted before the state knew of them.
@@ -96,8 +85,6 @@ class Partition:
         form = {"windows": self.windows.to_json(), "rows": [self.rows, self.late_rows], "closed": self.is_closed}
         if self.checkpoint is not None:
             form["checkpoint"] = self.checkpoint.to_json()
-        if self.database is not None:
-            form["database"] = numbers_json(self.database)
         return form
 
     @classmethod
@@ -106,7 +93,6 @@ class Partition:
         return cls(
             windows=Windows.from_json(data["windows"]),
             checkpoint=PartitionCheckpoint.from_json(name, data["checkpoint"]) if "checkpoint" in data else None,
-            database=parse_numbers(data["database"]) if "database" in data else None,
             rows=data["rows"][0],
             late_rows=data["rows"][1],
             is_closed=data["closed"],
@@ -203,7 +189,7 @@ class LifecycleState:
         for name, everything in wanted.items():
             before = self._find(name)
             windows = before.windows
-            if before.persist_under_way(name) is None:
+            if windows.flush is None:
                 windows = windows.start_flush(now_ms, late_ms=rules.late_ms, everything=everything)
             if windows.flush is not None:
                 started[name] = replace(before, windows=windows)
@@ -211,10 +197,9 @@ class LifecycleState:
                 begun.append(name)
         # Of this very state, as these flushes will leave it: rows that arrive later have greater numbers.
         database = replace(self, partitions=after).database
-        for name in begun:
-            started[name] = replace(started[name], database=started[name].database or database)
         found = [started[name].persist_under_way(name) for name in begun]
-        return replace(self, partitions=started), [each for each in found if each is not None]
+        begun_ = [Checkpoints(partition=each, database=database) for each in found if each is not None]
+        return replace(self, partitions=started), begun_
 
     def finish_persist(self, checkpoints: Checkpoints) -> LifecycleState:
         """Return the state to commit with the files of a persist. Raises as ``finish_persists``."""
@@ -229,29 +214,26 @@ class LifecycleState:
         for checkpoints in ended:
             name = checkpoints.partition.partition
             before = partitions.get(name)
-            if before is None or before.persist_under_way(name) != checkpoints:
+            if before is None or before.persist_under_way(name) != checkpoints.partition:
                 until_ms = checkpoints.partition.until_ms
                 raise StalePersist(
                     f"the persist of partition {name} up to {until_ms} ms is not under way any more",
                     hint="its files were not committed; the next pass persists what is still missing",
                 )
             windows = before.windows.finish_flush()
-            partitions[name] = replace(before, windows=windows, checkpoint=checkpoints.partition, database=None)
+            partitions[name] = replace(before, windows=windows, checkpoint=checkpoints.partition)
         return replace(self, partitions=partitions)
 
     def drop_persist(self, partition: str) -> LifecycleState:
         """Return the state after the persist under way was given up; the same state if there is none."""
         before = self._find(partition)
-        return self._with(partition, replace(before, windows=before.windows.drop_flush(), database=None))
+        return self._with(partition, replace(before, windows=before.windows.drop_flush()))
 
-    def drop_persists(self) -> LifecycleState:
-        """Return the state after all persists under way were given up."""
-        dropped = {
-            name: replace(each, windows=each.windows.drop_flush(), database=None)
-            for name, each in self.partitions.items()
-            if each.windows.flush is not None
-        }
-        return replace(self, partitions={**self.partitions, **dropped})
+    def drop_persists(self, names: Iterable[str]) -> LifecycleState:
+        """Return the state after the persists under way of some partitions were given up."""
+        found = self.partitions
+        dropped = {name: replace(found[name], windows=found[name].windows.drop_flush()) for name in names}
+        return replace(self, partitions={**found, **dropped})
 
     def close(
         self, caught_up: Mapping[int, bool], *, now_ms: int, rules: LifecycleRules
@@ -285,28 +267,6 @@ class LifecycleState:
         database = self.database
         kept = {name: each for name, each in self.partitions.items() if not _is_settled(each, database)}
         return replace(self, partitions=kept)
-
-    def mark_replayed(self, plan: ReplayPlan) -> LifecycleState:
-        """Return the state after a replay of all partitions, or after one was skipped.
-
-        Every partition of the plan is marked, also one that the replay did not touch: its files hold what it has seen.
-        What the replay did not bring back is persisted, or lost by choice, so the checkpoints lack no more than that.
-        (A replay of some partitions changes no state: their windows say already what they lack.)
-        """
-        partitions = dict(self.partitions)
-        for name, checkpoint in plan.partitions.items():
-            before = partitions.get(name, Partition(windows=Windows()))
-            windows = before.windows.mark_seen_and_persisted(checkpoint.numbers)
-            lacking = {
-                id_: NumberRange(min(windows.numbers[id_].start, each.end), each.end)
-                for id_, each in checkpoint.numbers.items()
-            }
-            partitions[name] = replace(before, windows=windows, checkpoint=replace(checkpoint, numbers=lacking))
-        sequencers = dict(self.sequencers)
-        for id_, numbers in plan.numbers.items():
-            seen = SequencerTimes(end=numbers.end, max_time_ms=None, last_ms=0)
-            sequencers[id_] = sequencers.get(id_, seen).advance(seen)
-        return replace(self, partitions=partitions, sequencers=sequencers)
 
     def to_json(self) -> dict[str, Any]:
         return {

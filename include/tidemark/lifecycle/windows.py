@@ -83,6 +83,8 @@ class Flush:
     until_ms: int  # exclusive
     started_ms: int
     numbers: Numbers  # what the partition lacks once the flush is done, as of its start: its checkpoint
+    operation_id: str = ""  # as it was decided
+    lease: str = ""  # of the process that works on it; empty: of nobody known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +225,7 @@ class Windows:
             form["closed"] = [window.to_json() for window in self.closed]
         if flush := self.flush:
             form["flush"] = [flush.closed, flush.until_ms, flush.started_ms, numbers_json(flush.numbers)]
+            form["flushed_by"] = [flush.operation_id, flush.lease]
         return form
 
     @classmethod
@@ -232,7 +235,15 @@ class Windows:
         flush = None
         if found := data.get("flush"):
             closed, until_ms, started_ms, numbers = found
-            flush = Flush(closed=closed, until_ms=until_ms, started_ms=started_ms, numbers=parse_numbers(numbers))
+            operation_id, lease = data.get("flushed_by", ("", ""))  # older programs did not write it
+            flush = Flush(
+                closed=closed,
+                until_ms=until_ms,
+                started_ms=started_ms,
+                numbers=parse_numbers(numbers),
+                operation_id=operation_id,
+                lease=lease,
+            )
         return cls(
             **windows,
             closed=tuple(map(Window.from_json, data.get("closed", ()))),

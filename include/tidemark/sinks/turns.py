@@ -7,7 +7,6 @@ does no harm.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Final
 
 from tidemark.collections.deployment import AppliedSink
 from tidemark.errors import Unreachable
-from tidemark.iceberg.leases.holding import HeldLease, writer_id
+from tidemark.iceberg.leases.holding import HeldLease, seems_alive, writer_id
 from tidemark.iceberg.leases.lease import Lease
 from tidemark.iceberg.leases.table import read_leases
 from tidemark.settings import Settings
@@ -46,7 +45,7 @@ def find_run(settings: Settings, applied: AppliedSink, *, before_us: bool = Fals
     leases, now_ms = _leases_of(settings, applied)
     for lease in leases:
         if lease.writer != writer_id():
-            if _seems_alive(lease, now_ms):
+            if seems_alive(lease, now_ms):
                 return lease
         elif before_us:
             return None
@@ -59,7 +58,7 @@ def find_lost_runs(settings: Settings, applied: AppliedSink) -> list[Lease]:
     None also if the database of the leases does not answer, or if a maintenance has ended these leases.
     """
     leases, now_ms = _leases_of(settings, applied)
-    return [lease for lease in leases if lease.writer != writer_id() and not _seems_alive(lease, now_ms)]
+    return [lease for lease in leases if lease.writer != writer_id() and not seems_alive(lease, now_ms)]
 
 
 def _leases_of(settings: Settings, applied: AppliedSink) -> tuple[list[Lease], int]:
@@ -73,21 +72,3 @@ def _leases_of(settings: Settings, applied: AppliedSink) -> tuple[list[Lease], i
 
 def _operation(applied: AppliedSink) -> str:
     return f"sink {applied.name} ({applied.id})"  # a sink that is declared anew under the name runs for itself
-
-
-def _seems_alive(lease: Lease, now_ms: int) -> bool:
-    """Tell by the last renewals and, on this host, by its process, which may have been killed right now."""
-    if now_ms - lease.renewed_ms > 1000 * lease.length_s / 2:
-        return False
-    host, _, process = lease.writer.rpartition(":")
-    return host != writer_id().rpartition(":")[0] or _is_running(int(process))
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)  # which asks, and sends nothing
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from tidemark.collections.declarations.append_only import Intervals
 from tidemark.collections.declarations.collection import Declaration, Kind, OnForeignCommit, OnNullKey
 from tidemark.collections.declarations.files import load_declarations, order_by_inputs
-from tidemark.collections.declarations.lifecycle import Late, Persistence
+from tidemark.collections.declarations.lifecycle import Late, LifecycleRules
 from tidemark.collections.sources.formats.files import FileSource
 from tidemark.collections.sources.formats.sql import SqlSource
 from tidemark.errors import ConfigurationInvalid, InputMissing
@@ -121,7 +121,7 @@ def test_event_times_are_stored_as_they_were_read(tmp_path: Path, type_: str) ->
     plain = one(tmp_path, source)
     assert (plain.partition, plain.lifecycle) == (None, None), "a later default changes what is stored now"
     found = one(tmp_path, f"{source}\npartition: month\nlifecycle: {{late_arrive_window: 0, late: refuse}}")
-    assert (found.partition, found.lifecycle) == (Unit.MONTH, Persistence(late_arrive_window="5m", late=Late.REFUSE))
+    assert (found.partition, found.lifecycle) == (Unit.MONTH, LifecycleRules(late_arrive_window="5m", late=Late.REFUSE))
     assert Declaration.model_validate(found.to_json()) == found
 
 

@@ -20,7 +20,7 @@ def test_the_defaults() -> None:
 
 
 def test_zero_stands_for_the_default() -> None:
-    zeros = dict.fromkeys(["persist_rows", "open_rows", "soft_limit", "hard_limit", "max_compactions"], 0)
+    zeros = dict.fromkeys(["persist_rows", "open_rows", "soft_limit", "hard_limit"], 0)
     assert LifecycleRules.model_validate({**zeros, "late_arrive_window": "0s", "persist_age": 0}) == LifecycleRules()
 
 

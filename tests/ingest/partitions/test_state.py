@@ -132,6 +132,9 @@ def test_a_persist_that_another_pass_began_anew_or_of_which_the_state_was_lost_i
     under_way, begun = state.start_persist([decision], now_ms=now_ms, rules=rules)
     anew, dropped = under_way.drop_persists()
     assert dropped == [name]
+    assert under_way.drop_persists(but=[name]) == (under_way, [])
+    leased, _ = state.start_persist([decision], now_ms=now_ms, rules=rules, lease="7")
+    assert Partitions.parse({PROPERTY: str(leased)}, "at", Unit.HOUR) == leased != under_way
     anew, _, _ = add(anew, Arrived(None, arrival(1, 0, 1)), hour=1)  # its rows have no numbers, and the same time
     anew, begun_anew = anew.start_persist([decision], now_ms=now_ms + 1, rules=rules)
     assert [each.checkpoints for each in begun] == [each.checkpoints for each in begun_anew]

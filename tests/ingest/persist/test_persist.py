@@ -159,6 +159,29 @@ def test_cold_partitions_are_compacted_where_nothing_is_persisted(hourly: Home) 
     assert (report.strategy, reasons(report)) == ("unchanged", [])
 
 
+def send_in_small_files(home: Home) -> None:
+    declare(home, persist=False)
+    for minute in range(6):
+        send(home, 0, minute)
+        home.ingest()
+    at(home, 6)
+
+
+def test_many_rows_in_small_files_are_left_for_spark(hourly: Home) -> None:
+    send_in_small_files(hourly)
+    deployment, engine = hourly.deployment, Engine(small_rows=5)
+    chosen = choose_persisted(deployment, ["events"])
+    report, left = persist_all(hourly.shards, deployment, chosen, clock=hourly.clock, engine=engine)
+    assert (report.collections, left, len(stored(hourly))) == ({}, ["events"], 6)
+
+
+@pytest.mark.spark
+def test_spark_merges_many_rows_in_small_files(home_spark: SparkSession, hourly: Home) -> None:
+    send_in_small_files(hourly)
+    assert persist(hourly, spark=home_spark).strategy == "compacted"
+    assert (len(stored(hourly)), hourly.ids()) == (1, [*range(6)])
+
+
 def test_small_files_of_many_open_rows_are_merged_while_more_come(hourly: Home) -> None:
     declare(hourly, open_rows=6)
     for minute in range(5):

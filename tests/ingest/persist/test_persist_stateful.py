@@ -46,6 +46,7 @@ from tidemark.iceberg.staging import files as file_staging
 from tidemark.ingest import ingest
 from tidemark.ingest import stage as staging
 from tidemark.ingest.partitions import state as partition_state
+from tidemark.ingest.partitions.recount import recount
 from tidemark.ingest.partitions.state import PROPERTY, Begun, Partitions
 from tidemark.ingest.persist import inputs, split
 from tidemark.ingest.persist import persist as persisting
@@ -80,7 +81,18 @@ INGEST_POINTS = (*ingest.FAIL_POINTS, *staging.FAIL_POINTS, *file_staging.FAIL_P
 PASS_POINTS = (*persisting.FAIL_POINTS, *TWO_TIMES)
 COMPACTION_POINTS = (*compaction.FAIL_POINTS, *publisher.FAIL_POINTS)
 FLUSH_POINTS = (*flush_module.FAIL_POINTS, *publisher.FAIL_POINTS)
-OTHERS = ("ingest", "persist", "persist_now", "compact", "flush", "delete", "append_by_engine", "lose_state", "switch")
+OTHERS = (
+    "ingest",
+    "persist",
+    "persist_now",
+    "compact",
+    "flush",
+    "delete",
+    "append_by_engine",
+    "lose_state",
+    "recount",
+    "switch",
+)
 NOTHING_LACKS, NO_NUMBERS = Partition(windows=Windows()), NumberRange(LATEST_MS, LATEST_MS)
 RIVALS = {  # what another process may do first, so that this one gives way; the next run goes on
     "FencedByEpoch", "ReadOnly", "RangeOverlap", "InputsGone", "UpperMismatch", "StalePersist", "HardLimit",
@@ -130,6 +142,9 @@ RULES = st.fixed_dictionaries(
     },
     optional={"soft_limit": st.sampled_from([2, "1KiB"]), "hard_limit": st.sampled_from([4, "6KiB"])},
 ).filter(lambda rules: isinstance(rules.get("soft_limit", 2), int) is isinstance(rules.get("hard_limit", 2), int))
+RULES |= st.fixed_dictionaries(
+    {"visible": st.just("at-once"), "persist": st.just(value=False), "merge": st.sampled_from(["rows", "fields"])}
+)
 
 
 def happening(*points: str) -> st.SearchStrategy[Event]:
@@ -186,6 +201,7 @@ class PersistMachine(RuleBasedStateMachine):
         self.passes: list[Pass] = []  # under way
         self.out_of_order: set[Number] = set()  # accepted after greater numbers: the state knows no number of theirs
         self.was_deleted, self.was_altered = False, False
+        self.may_forget = False  # open rows, because nothing was to be persisted
         self.chains: dict[str, dict[int, tuple[int, int]]] = {}
         self.mode = Mode.READ_WRITE
 
@@ -318,6 +334,7 @@ class PersistMachine(RuleBasedStateMachine):
             "delete": partial(self.delete, 0),
             "append_by_engine": partial(self.append_by_engine, Values(7, 0, START, None, "z")),
             "lose_state": self.lose_state,
+            "recount": self.recount,
             "switch": partial(self.switch, Mode.READ_ONLY),
         }
 
@@ -431,8 +448,10 @@ class PersistMachine(RuleBasedStateMachine):
 
     @rule(declared=DECLARED, rules=RULES)
     def declare(self, declared: dict[str, Any], rules: dict[str, Any]) -> None:
+        """The rules are altered at any time, also as by an apply that looked before rows came to wait."""
         if self.mode is Mode.READ_ONLY:
             return
+        self.may_forget |= "persist" in rules
         if not declared["key"]:
             rules = {name: value for name, value in rules.items() if name != "merge"}
         self.declared, self.was_altered = {**declared, **rules}, True
@@ -503,7 +522,34 @@ class PersistMachine(RuleBasedStateMachine):
                 transaction.remove_properties(PROPERTY)
         self.chains = {}
 
+    @rule()
+    def recount(self) -> None:
+        if self.mode is Mode.READ_WRITE:
+            recount(self.shard, self.declaration, deployment=self.home.deployment, clock=self.home.clock)
+            self.chains = {}
+
     # -- what must hold ---------------------------------------------------------------------------------------------
+
+    @rule()
+    def persist_what_waited(self) -> None:
+        """What was accepted to be visible once it is persisted becomes so, whatever is declared by now."""
+        if self.mode is Mode.READ_ONLY:
+            return
+        clock, found = self.home.clock, self.state.state.partitions.values()
+        clock.step(max([each.windows.last_ms for each in found] + [clock.now_ms()]) - clock.now_ms() + 90 * MINUTE_MS)
+        self.persist(None, now=False)
+        seen, known = self.look(), self.known_entries()
+        assert [each for each in known if (seen.open - seen.shown_open) & self.entries[each].keys()] == []
+
+    def known_entries(self) -> set[Number]:
+        """The entries whose rows the state has counted."""
+        return self.entries.keys() & {
+            (int(producer.rsplit(".", 1)[1]), number)
+            for producer, ledger in self.state.known.items()
+            if producer != BY_HAND
+            for numbers in ledger.ranges
+            for number in range(*numbers)
+        }
 
     @rule()
     def come_to_rest(self) -> None:
@@ -541,21 +587,22 @@ class PersistMachine(RuleBasedStateMachine):
         assert self.see().shown_open <= by_hand | self.by_engines
 
     @invariant()
+    def no_partition_is_closed_before_its_rows_are_visible(self) -> None:
+        partitions, seen = self.state, self.see()
+        for each in self.known_entries():
+            for name in (seen.open - seen.shown_open) & self.entries[each].keys():
+                hour = _name(partitions.unit.floor(self.rows[name].at), partitions.unit)
+                assert not partitions.state.partitions[hour].is_closed
+
+    @invariant()
     def no_minimum_is_above_an_open_row(self) -> None:
         """So a replay from the minimum of the database brings back every row that is not persisted."""
         partitions = self.state
         state, waiting = partitions.state, self.see().open
-        known = {
-            (int(producer.rsplit(".", 1)[1]), number)
-            for producer, ledger in partitions.known.items()
-            if producer != BY_HAND
-            for numbers in ledger.ranges
-            for number in range(*numbers)
-        }
-        for each in known & self.entries.keys() - self.out_of_order:
+        for each in set() if self.may_forget else self.known_entries() - self.out_of_order:
             for name in waiting & self.entries[each].keys():
-                hour = partitions.unit.floor(self.rows[name].at)
-                partition = state.partitions.get(_name(hour, partitions.unit), NOTHING_LACKS)
+                hour = _name(partitions.unit.floor(self.rows[name].at), partitions.unit)
+                partition = state.partitions.get(hour, NOTHING_LACKS)
                 own = partition.windows.numbers.get(each[0], NO_NUMBERS)
                 assert state.database[each[0]].start <= own.start <= each[1] < own.end, (
                     "an open row is taken for persisted"

@@ -21,6 +21,7 @@ from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.maintenance.orphans import remove_orphans
 from tidemark.iceberg.maintenance.repair import repair
 from tidemark.iceberg.reading.arrow import read_arrow
+from tidemark.ingest.partitions import state as partition_state
 from tidemark.ingest.persist import persist as persisting
 from tidemark.ingest.persist.unload import unload_all
 from tidemark.interval import LATEST_MS
@@ -174,6 +175,59 @@ def test_event_times_are_not_altered_while_rows_wait_by_them(waiting: Home) -> N
     persist(waiting, now=True)
     waiting.declare(text % waiting.buffer_folder.as_uri())
     assert waiting.ids() == [0]
+
+
+def test_rows_that_wait_are_not_left_without_a_persist(waiting: Home) -> None:
+    at(waiting, 66)
+    send(waiting, 0, 10, 20)
+    waiting.ingest()
+    text = HEAD + (
+        "  events: {kind: append-only, schema: 'id bigint, at timestamp', source: {buffer: '%s'}, event_time: at,\n"
+        "    partition: hour, lifecycle: {persist: false}}\n"
+    )
+    with pytest.raises(IncompatibleChange, match="2 rows wait to be persisted, and `persist: false` would never") as no:
+        waiting.declare(text % waiting.buffer_folder.as_uri())
+    assert "tidemark buffer persist events --now" in str(no.value)
+    persist(waiting, now=True)
+    waiting.declare(text % waiting.buffer_folder.as_uri())
+    assert waiting.ids() == [0, 1]
+
+
+def test_an_ingest_that_began_before_the_rules_were_altered_leaves_no_row_behind(
+    waiting: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partition_state, "KEPT_CLOSED", 0)
+    at(waiting, 66)
+    send(waiting, 0, 10, 66)
+    send(waiting, 1, 20, 65)
+    waiting.ingest()
+    declare(waiting, persist=False)  # past the apply, which looked before
+    at(waiting, 74)
+    send(waiting, 0, 73)
+    send(waiting, 1, 73)
+    assert "closed" not in waiting.ingest().details
+    assert persist(waiting).inserted == 2
+    closed = waiting.ingest().details["closed"]
+    assert closed == [{"partition": "2013-01-03T05", "rows": 2, "late_rows": 0}]
+    at(waiting, 80)
+    assert persist(waiting).inserted == 2
+    assert waiting.ids() == all_ids(waiting) == [*range(6)]
+
+
+def test_a_partition_with_rows_that_wait_closes_when_they_are_visible_whatever_is_declared_by_now(
+    waiting: Home,
+) -> None:
+    at(waiting, 66)
+    send(waiting, 0, 10, 66)
+    send(waiting, 1, 20, 65)
+    waiting.ingest()
+    declare(waiting, visible="at-once")
+    at(waiting, 74)
+    send(waiting, 0, 73)
+    send(waiting, 1, 73)
+    assert "closed" not in waiting.ingest().details
+    assert persist(waiting).inserted == 2
+    assert [each["partition"] for each in waiting.ingest().details["closed"]] == ["2013-01-03T05"]
 
 
 def test_maintenance_leaves_open_rows_alone_and_takes_what_nobody_reads(waiting: Home) -> None:

@@ -114,6 +114,7 @@ def persist(names: PersistedNames = None, *, now: PersistNow = False, as_json: A
     """Write the rows of partitions that are due anew, sorted by event time, into files of their own.
 
     The contents stay as they are, but for duplicates. Which partitions are due, `lifecycle` of the declaration says.
+    What another pass is persisting is left to it, unless --now asks for all rows.
     """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.ingest.persist.persist import Engine, choose_persisted, persist_all  # noqa: PLC0415
@@ -304,6 +305,8 @@ def _files(collection: CollectionReport) -> tuple[int, ...]:
 def _print_decisions(name: str, collection: CollectionReport) -> None:
     if reason := collection.details.get("reason"):
         print_line(f"{name}: {reason}")
+    for each in collection.details.get("under_way", []):
+        print_line(f"{name}: {each['by']} persists {each['partition']} since {each['since']}")
     for each in collection.details.get("decisions", []):
         print_line(f"{name}: {' '.join(filter(None, (each['action'], each['partition'])))}: {each['reason']}")
 

@@ -210,11 +210,11 @@ def plan_apply(
             new, buckets = collection.declaration, collection.buckets or 1
             steps.append(Create(new.name, new.kind, collection.columns, new.key, buckets, new.event_time is not None))
             continue
-        before = applied.get(collection.name)
-        if present.open_rows and before is not None and before.event_time != collection.declaration.event_time:
+        stored_as = renames.get(collection.name, collection.name)
+        if present.open_rows and (why := _why_stranded(collection.declaration, applied.get(stored_as))):
             problems.append(
-                f"collection {collection.name!r}: {present.open_rows} rows wait to be persisted by their "
-                f"`event_time` {before.event_time!r}; tidemark buffer persist {collection.name} --now"
+                f"collection {collection.name!r}: {present.open_rows} rows wait to be persisted{why}; "
+                f"tidemark buffer persist {stored_as} --now"
             )
         try:
             steps.extend(plan_alterations(collection, present))
@@ -270,6 +270,15 @@ def choose_buckets(size_bytes: int | None) -> int:
     """Return the number of buckets for a source of that size: a power of two; 1 if the size is unknown."""
     full_buckets = 0 if size_bytes is None else size_bytes // BUCKET_BYTES
     return min(1 << full_buckets.bit_length(), MAX_BUCKETS)
+
+
+def _why_stranded(new: Declaration, before: Declaration | None) -> str:
+    """Return why rows that wait to be persisted would never be; empty if they will be."""
+    if before is not None and before.event_time != new.event_time:
+        return f" by their `event_time` {before.event_time!r}"
+    if new.lifecycle is not None and not new.lifecycle.persist:
+        return ", and `persist: false` would never show them"
+    return ""
 
 
 def _refuse_another_shape(wanted: Wanted, stored: Stored) -> None:

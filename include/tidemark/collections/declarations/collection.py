@@ -18,7 +18,7 @@ from tidemark.collections.declarations.append_only import (
     given,
 )
 from tidemark.collections.declarations.columns import ColumnUse, Need, check_columns
-from tidemark.collections.declarations.lifecycle import Merge, PartitionUnit, Persistence
+from tidemark.collections.declarations.lifecycle import LifecycleRules, Merge, PartitionUnit
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.schema.types import Columns, stored_columns
 from tidemark.collections.sources.formats.buffer import BufferPlace, BufferSource, OnLost
@@ -174,7 +174,7 @@ class Declaration(Strict):
     writes_to: BufferPlace | None = None  # the write buffer that takes appended rows in place of the table
     event_time: ColumnName | None = None  # when the event of a row was, which tells the row's partition
     partition: PartitionUnit | None = None  # None: a day
-    lifecycle: Persistence | None = None  # None: all defaults
+    lifecycle: LifecycleRules | None = None  # None: all defaults
     delete_when: Annotated[dict[ColumnName, DeletingValues], Field(min_length=1)] | None = None  # members of a row
     on_key_spread: OnKeySpread | None = None  # None: quarantine
 
@@ -282,7 +282,7 @@ class Declaration(Strict):
             raise ValueError(f"`{name}` goes by event times: name their column in `event_time`, or leave `{name}` out")
         self._refuse_set("is for differential and `latest` collections, and for rows with an `event_time`", "key")
 
-    def _refuse_beside_lifecycle(self, rules: Persistence) -> None:
+    def _refuse_beside_lifecycle(self, rules: LifecycleRules) -> None:
         if not rules.persist and rules.limits != (None, None):
             raise ValueError(
                 "`soft_limit` and `hard_limit` count rows that are not persisted, and `persist: false` never persists "

@@ -89,8 +89,10 @@ class Lateness(Strict):
         return duration_ms(self.max_ahead)
 
 
-class Persistence(Lateness):
-    """When rows are persisted: written anew, in order of time, into files of their own.
+class LifecycleRules(Lateness):
+    """The rules of one collection: when rows are persisted, that is written anew, in order of time.
+
+    They may be altered at any time.
 
     ``late_arrive_window`` is how long rows may be late: so long a chunk waits for more rows before it is compacted, and
     so long a window of arrivals waits before it is persisted. A window longer than the default of ``persist_age`` is
@@ -158,9 +160,3 @@ class Persistence(Lateness):
     def limits(self) -> tuple[Limit | None, Limit | None]:
         """The soft and the hard limit."""
         return Limit.of(self.soft_limit), Limit.of(self.hard_limit)
-
-
-class LifecycleRules(Persistence):
-    """The rules of one collection; they may be altered at any time, and zero stands for the default."""
-
-    max_compactions: Count = 2  # at the same time

@@ -12,7 +12,7 @@ from threading import Event, Thread, get_ident
 from typing import Final
 from uuid import uuid4
 
-from tidemark.iceberg.leases.lease import RENEWALS, Watch
+from tidemark.iceberg.leases.lease import RENEWALS, Lease, Watch
 from tidemark.iceberg.leases.table import LeaseTable
 from tidemark.settings import Settings
 
@@ -44,6 +44,22 @@ def holding(settings: Settings, operation: str, collections: Sequence[str] = ())
     finally:
         _held.remove(lease)
         lease.end()
+
+
+def seems_alive(lease: Lease, now_ms: int) -> bool:
+    """Tell at once, by the last renewals and, on this host, by its process, which may have been killed right now.
+
+    For those who are polite, and do no harm if they are wrong; ``now_ms`` is of the clock of the database.
+    """
+    if now_ms - lease.renewed_ms > 1000 * lease.length_s / 2:
+        return False
+    host, _, process = lease.writer.rpartition(":")
+    return host != socket.gethostname() or _is_running(int(process))
+
+
+def find_lease(settings: Settings, collection: str) -> str:
+    """Return the id of the lease under which this thread works on ``collection``; empty without one."""
+    return next((lease.id for lease in _held if lease.covers(settings, [collection])), "")
 
 
 def held_leases(settings: Settings) -> list[HeldLease]:
@@ -119,3 +135,13 @@ class HeldLease:
             table.end(self._row)
         except table.failures as error:
             log.info("the lease of %s runs out: %s", self.operation, error)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # which asks, and sends nothing
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

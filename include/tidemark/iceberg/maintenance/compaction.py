@@ -96,13 +96,18 @@ class Rewrite:
 
 
 def compact(
-    writer: Writer, *, spark: SparkSession | None = None, policy: CompactionPolicy = DEFAULT_POLICY
+    writer: Writer,
+    *,
+    spark: SparkSession | None = None,
+    policy: CompactionPolicy = DEFAULT_POLICY,
+    check: Callable[[Sequence[FileUse]], None] = lambda _: None,
 ) -> Compaction:
     """Rewrite small files and files with deleted rows on main; trim updates to since and merge its small files.
 
     The tag ``tidemark-open`` is rewritten as main is.
 
-    ``spark`` rewrites what is too much for the driver; without Spark the driver works in pieces.
+    ``spark`` rewrites what is too much for the driver; without Spark the driver works in pieces. ``check`` sees the
+    files to rewrite before anything is written, and may raise.
     Raises as ``Writer.check_token``, and ``ConflictsUnsettled`` if other commits kept winning.
     """
     shard = writer.shard
@@ -116,6 +121,7 @@ def compact(
     rewrites = [each for each in (main, updates, opened) if each is not None]
     if not any(rewrite.removed for rewrite in rewrites):
         return Compaction(outcome="unchanged")
+    check([use for rewrite in rewrites for use in rewrite.files])
     fail_point("compact.before-write")
     for rewrite in rewrites:
         _write(shard, head, rewrite, spark, policy)

@@ -88,6 +88,11 @@ class ShardHead:
         return self.table.metadata.snapshot_by_name(OPEN)
 
     @property
+    def open_rows(self) -> int:
+        """The rows that wait on the tag, by the summary."""
+        return 0 if self.open is None else count_rows(self.open)
+
+    @property
     def row_count(self) -> int:
         """The rows by the summary: too few where a rewrite by another tool left delete files that delete nothing."""
         return max(0, count_rows(self.contents))

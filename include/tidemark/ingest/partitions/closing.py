@@ -94,7 +94,8 @@ class Closing:
         counted = count_rows(head, self.rules, self.log, names, arrived, now_ms=now_ms)
         known = counted.partitions.known
         caught_up, gaps = self.look.find_caught_up(self.log, known), self.look.find_gaps(self.log, known)
-        after, closed = counted.partitions.close(caught_up, gaps, now_ms=now_ms, rules=self.rules.lifecycle)
+        rules = self.rules.while_waiting(head.open_rows)
+        after, closed = counted.partitions.close(caught_up, gaps, now_ms=now_ms, rules=rules)
         # Somebody may wait for a partition that has no rows.
         is_next = bool(after.state.sequencers) and after.first_open_ms != before.first_open_ms
         return Counted(

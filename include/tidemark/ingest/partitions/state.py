@@ -41,14 +41,22 @@ class PartitionRules:
         """Return the rules of a collection; None if its rows have no event times."""
         if declaration.event_time is None:
             return None
-        declared = {} if declaration.lifecycle is None else declaration.lifecycle.model_dump()
-        rules = LifecycleRules(**declared)
+        rules = declaration.lifecycle or LifecycleRules()
         return cls(declaration.event_time, declaration.partition or Unit.DAY, rules, declaration.key)
 
     @property
     def keeps_open(self) -> bool:
         """Whether accepted rows wait on the tag ``tidemark-open`` until they are persisted."""
         return self.lifecycle.visible is Visible.WHEN_PERSISTED
+
+    def while_waiting(self, rows: int) -> LifecycleRules:
+        """Return the rules of a moment at which so many ``rows`` wait on the tag: they were accepted by other rules.
+
+        Nothing shows them but a persist, so that there is one, and no partition is closed before. Whoever alters the
+        rules is refused to give that up, but an ingest that began before may still put rows there.
+        """
+        waiting = {"visible": Visible.WHEN_PERSISTED, "persist": True} if rows else {}
+        return self.lifecycle.model_copy(update=waiting)
 
     @property
     def merges_fields(self) -> bool:
@@ -142,7 +150,7 @@ class Partitions:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptState(
                 f"the table property {PROPERTY!r} is damaged: {error!r}",
-                hint="remove the property with the table's own tools; the next ingest rebuilds it from the rows",
+                hint="`tidemark repair NAME --partitions --yes`; the next ingest rebuilds it from the rows",
             ) from error
 
     def __str__(self) -> str:
@@ -234,11 +242,22 @@ class Partitions:
         return replace(self, state=replace(self.state, partitions=kept))
 
     def start_persist(
-        self, decisions: Iterable[Decision], *, now_ms: int, rules: LifecycleRules
+        self, decisions: Iterable[Decision], *, now_ms: int, rules: LifecycleRules, lease: str = ""
     ) -> tuple[Partitions, list[Begun]]:
-        """Return the partitions with the decided persists under way, and what each of them persists."""
-        wanted = {each.partition: each.everything for each in decisions}
+        """Return the partitions with the decided persists under way, and what each of them persists.
+
+        ``lease`` is that of the process which works on them.
+        """
+        decided = {each.partition: each for each in decisions}
+        wanted = {name: each.everything for name, each in decided.items()}
         state, checkpoints = self.state.start_persists(wanted, now_ms=now_ms, rules=rules)
+        partitions = dict(state.partitions)
+        for name in (each.partition.partition for each in checkpoints):
+            windows = partitions[name].windows
+            if windows.flush is not None:
+                flush = replace(windows.flush, operation_id=decided[name].operation_id, lease=lease)
+                partitions[name] = replace(partitions[name], windows=replace(windows, flush=flush))
+        state = replace(state, partitions=partitions)
         return replace(self, state=state), [Begun(each, _flush_of(state, each)) for each in checkpoints]
 
     def finish_persist(self, begun: Iterable[Begun], rules: LifecycleRules) -> Partitions:
@@ -268,10 +287,16 @@ class Partitions:
             partitions[name] = replace(opened, rows=before.rows)
         return replace(self, state=replace(self.state, partitions=partitions))
 
-    def drop_persists(self) -> tuple[Partitions, list[str]]:
-        """Return the partitions without the persists under way, and the names of those that had one."""
-        dropped = [name for name, each in self.state.partitions.items() if each.windows.flush is not None]
-        return replace(self, state=self.state.drop_persists()), dropped
+    @property
+    def under_way(self) -> dict[str, Flush]:
+        """The persists under way, by partition."""
+        found = self.state.partitions
+        return {name: each.windows.flush for name, each in found.items() if each.windows.flush is not None}
+
+    def drop_persists(self, but: Collection[str] = ()) -> tuple[Partitions, list[str]]:
+        """Return the partitions without persists under way, ``but`` for some, and the names of those that had one."""
+        dropped = [name for name in self.under_way if name not in but]
+        return replace(self, state=self.state.drop_persists(dropped)), dropped
 
 
 class _Other(NamedTuple):

@@ -10,7 +10,7 @@ from tidemark.iceberg.shard.state_reader import read_state
 from tidemark.ingest.batches import look_at_batches
 from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
 from tidemark.ingest.partitions.closing import Look
-from tidemark.ingest.partitions.state import PROPERTY, PartitionRules, Partitions
+from tidemark.ingest.partitions.state import PartitionRules, Partitions
 from tidemark.ingest.plan import find_start, remembered_starts
 from tidemark.interval import time_text
 from tidemark.lifecycle.chunks import Stage
@@ -71,17 +71,18 @@ def read_partitions(settings: Settings, declaration: Declaration, *, now_ms: int
     }
     waiting = sum(numbers.end - numbers.start for numbers in look.find_waiting_batches(ledgers))
     batches_wait = f"{waiting} batches that were appended wait for an ingest" if waiting else ""
-    told = {"batches_wait": seen.obstacle or batches_wait, "watermark_ahead": _explain_ahead(state.passed_ms, now_ms)}
+    ahead = _explain_ahead(state.passed_ms, now_ms, declaration.name)
+    told = {"batches_wait": seen.obstacle or batches_wait, "watermark_ahead": ahead}
     return shown | {name: what for name, what in told.items() if what}
 
 
-def _explain_ahead(passed_ms: int | None, now_ms: int) -> str:
+def _explain_ahead(passed_ms: int | None, now_ms: int, name: str) -> str:
     """Return why the watermark is wrong; empty if nothing is wrong."""
     if passed_ms is None or passed_ms <= now_ms:
         return ""
     return (
         "the clock of an ingest was ahead, so rows of partitions that are still to come count as late: correct the "
-        f"clock, then remove the table property {PROPERTY!r}; the next ingest rebuilds it from the rows"
+        f"clock, then `tidemark repair {name} --partitions --yes`; the next ingest counts them from the rows"
     )
 
 

@@ -3,7 +3,7 @@
 Rows are visible at once, in small files on main, or wait in such files on the tag ``tidemark-open``. A pass decides
 which partitions are due, commits that their persist begins, writes the rows of all open files anew, and publishes the
 files and both checkpoints in one commit. So a pass that dies leaves the contents as they were, and a persist under way
-that the next pass gives up.
+that the next pass gives up. What a living process has under way is left to it, unless everything is asked for.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from tidemark.errors import (
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.row_positions import deleted_by_file, read_deleted_positions
+from tidemark.iceberg.leases.holding import find_lease
 from tidemark.iceberg.maintenance.compaction import (
     Rewrite,
     compact,
@@ -44,6 +45,7 @@ from tidemark.iceberg.maintenance.compaction import (
     publish_rewrites,
     use_of,
 )
+from tidemark.iceberg.maintenance.compaction_plan import FileUse
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shard.shard import Shard
@@ -55,6 +57,7 @@ from tidemark.ingest.persist.inputs import ALL_TIMES, Inputs, bounds_of, choose_
 from tidemark.ingest.persist.limits import as_chunks
 from tidemark.ingest.persist.split import Split, count_duplicates, split_here, split_with_spark
 from tidemark.ingest.persist.time_order import add_time_order, find_time_order
+from tidemark.ingest.persist.under_way import Other, find_others, share_files
 from tidemark.interval import LATEST_MS, Interval, time_text
 from tidemark.lifecycle.chunks import Action
 from tidemark.lifecycle.policy import Decision, Snapshot, decide, decide_all, find_next_due
@@ -119,6 +122,8 @@ class _Pass:
     head: ShardHead = field(init=False)
     decisions: list[Decision] = field(default_factory=list)
     nothing_due: str = ""  # why nothing is persisted
+    others: list[Other] = field(default_factory=list)  # under way in living processes
+    left: list[str] = field(default_factory=list)  # due partitions whose rows lie in files of theirs
     uncounted: dict[str, Ledger] = field(default_factory=dict)  # whose rows the state did not know at the beginning
     given_up: list[str] = field(default_factory=list)  # partitions whose persist another pass began, and never ended
     begun: list[Begun] = field(default_factory=list)
@@ -126,6 +131,20 @@ class _Pass:
     inputs: Inputs = field(init=False)
     rewrites: list[Rewrite] = field(default_factory=list)  # of main, and of the other branch if rows lie there
     duplicates: int = 0  # rows that were not written again
+
+    @property
+    def files(self) -> list[FileUse]:
+        """What is written anew."""
+        return [use for rewrite in self.rewrites for use in rewrite.files]
+
+    def is_large(self, files: Sequence[FileUse]) -> bool:
+        """Tell whether the files are more than this process should write anew."""
+        return sum(use.rows for use in files) > self.engine.small_rows or sum(u.size_bytes for u in files) > SMALL_BYTES
+
+    def check_size(self, files: Sequence[FileUse]) -> None:
+        """Raise ``NeedsSpark`` if the files are more than this process should write anew."""
+        if self.is_large(files):
+            raise NeedsSpark
 
 
 def persist(
@@ -174,15 +193,27 @@ def _begin(run: _Pass) -> bool:
     check_event_times(rules, head.table.schema().column_names, collection=shard.name)
     partitions = Partitions.parse(head.table.properties, rules.column, rules.unit)
     run.uncounted = partitions.missing(head.state.ledgers)
-    partitions, run.given_up = partitions.drop_persists()
-    snapshot = Snapshot(collection=shard.name, partitions=as_chunks(head, partitions, rules))
-    run.decisions = (decide_all if run.engine.everything else decide)(snapshot, rules.lifecycle, now_ms=now_ms)
+    everything, settings = run.engine.everything, run.deployment.settings
+    lease = find_lease(settings, shard.name)
+    run.others = [] if everything else find_others(partitions, settings, own_lease=lease)
+    partitions, run.given_up = partitions.drop_persists(but=[each.partition for each in run.others])
+    snapshot = Snapshot(
+        collection=shard.name,
+        partitions=as_chunks(head, partitions, rules),
+        running=frozenset(each.operation for each in run.others),
+    )
+    lifecycle = rules.while_waiting(head.open_rows)
+    run.decisions = (decide_all if everything else decide)(snapshot, lifecycle, now_ms=now_ms)
     due = [each for each in run.decisions if each.action is Action.PERSIST]
-    if not due and (next_due := find_next_due(snapshot, rules.lifecycle)) is not None:
+    if run.others:
+        shared = share_files(head, rules.column, due, run.others)
+        run.left, due = sorted(shared), [each for each in due if each.partition not in shared]
+        run.decisions = [each for each in run.decisions if each.partition not in shared]
+    elif not due and (next_due := find_next_due(snapshot, lifecycle)) is not None:
         run.nothing_due = f"no partition is due: {next_due[1]} is at {time_text(next_due[0])}, if no more rows come"
-    partitions, run.begun = partitions.start_persist(due, now_ms=now_ms, rules=rules.lifecycle)
+    partitions, run.begun = partitions.start_persist(due, now_ms=now_ms, rules=lifecycle, lease=lease)
     run.inputs = Inputs([], [])
-    if run.begun or run.engine.everything:
+    if run.begun or everything:
         _choose_files(run)
     is_any = bool(run.begun or run.inputs.open)
     if is_any or run.given_up:
@@ -196,10 +227,18 @@ def _begin(run: _Pass) -> bool:
 
 
 def _compact(run: _Pass) -> CollectionReport:
-    """Merge small files where nothing is persisted, and no row came for a while."""
-    if not any(each.action is Action.COMPACT for each in run.decisions):
-        return _report(run, "unchanged", reason=run.nothing_due)
-    done = compact(run.writer)
+    """Merge small files where nothing is persisted, and no row came for a while.
+
+    Raises ``NeedsSpark`` as ``_choose_files``.
+    """
+    if run.others or not any(each.action is Action.COMPACT for each in run.decisions):
+        return _report(run, "unchanged", reason=run.nothing_due)  # a merge would take the files of others
+    try:
+        done = compact(run.writer, check=run.check_size)
+    except NeedsSpark:
+        if run.engine.start_spark is None:
+            raise
+        done = compact(run.writer, spark=run.engine.start_spark())
     reason = {} if done.outcome != "discarded" else {"reason": done.reason}
     report = _report(run, done.outcome, **reason)
     if done.outcome == "compacted":
@@ -232,8 +271,8 @@ def _choose_files(run: _Pass) -> None:
         for snapshot, tasks in zip(snapshots, live, strict=True)
     ]
     run.rewrites = [found[0], *(each for each in found[1:] if each.tasks)]
-    if _is_large(run) and run.engine.start_spark is None:
-        raise NeedsSpark
+    if run.engine.start_spark is None:
+        run.check_size(run.files)
 
 
 def _rewrite_of(head: ShardHead, snapshot: TableSnapshot, tasks: dict[str, FileScanTask]) -> Rewrite:
@@ -246,11 +285,6 @@ def _rewrite_of(head: ShardHead, snapshot: TableSnapshot, tasks: dict[str, FileS
         dropped=frozenset(path for path, named in deletes.items() if named.keys() <= tasks.keys()),
         pinned_deletes=frozenset(deletes),
     )
-
-
-def _is_large(run: _Pass) -> bool:
-    files = [use for rewrite in run.rewrites for use in rewrite.files]
-    return sum(use.rows for use in files) > run.engine.small_rows or sum(use.size_bytes for use in files) > SMALL_BYTES
 
 
 def _write(run: _Pass) -> None:
@@ -266,7 +300,7 @@ def _write(run: _Pass) -> None:
         order_id=add_time_order(shard, rules.column),
         identity=Identity.of(rules.column, rules.key, rules.lifecycle.merge) if rules.key else None,
     )
-    if _is_large(run) and run.engine.start_spark is not None:
+    if run.is_large(run.files) and run.engine.start_spark is not None:
         split_with_spark(run.engine.start_spark(), shard, head, run.rewrites, split)
     else:
         split_here(head, run.rewrites, split)
@@ -284,7 +318,8 @@ def _finish(run: _Pass) -> None:
         if present.missing(run.uncounted) != run.uncounted:  # it took rows for open ones that this pass persists
             raise StalePersist("an ingest counted rows meanwhile", hint="the next pass goes on")
         remembered = {MERGED_FIELDS: "true"} if run.rules.merges_fields and run.duplicates else {}
-        return {PROPERTY: str(present.finish_persist(run.begun, run.rules.lifecycle)), **remembered}
+        rules = run.rules.while_waiting(head.open_rows)
+        return {PROPERTY: str(present.finish_persist(run.begun, rules)), **remembered}
 
     main, *opened = run.rewrites
     publish_rewrites(
@@ -296,7 +331,12 @@ def _report(run: _Pass, strategy: str, *, reason: str = "") -> CollectionReport:
     state = run.shard.load().state
     details: dict[str, Any] = {
         "decisions": [
-            {"action": each.action.value, "partition": each.partition, "reason": each.reason}
+            {
+                "action": each.action.value,
+                "partition": each.partition,
+                "reason": each.reason,
+                "operation": each.operation_id,
+            }
             | ({} if each.until_ms is None else {"until": time_text(min(each.until_ms, LATEST_MS))})
             for each in run.decisions
             if each.action is not Action.COMPACT or strategy == "compacted"  # others come after the persists
@@ -306,7 +346,8 @@ def _report(run: _Pass, strategy: str, *, reason: str = "") -> CollectionReport:
         details["files_before"] = sum(len(rewrite.tasks) for rewrite in run.rewrites)
         details["files_after"] = sum(len(rewrite.added) for rewrite in run.rewrites)
         details |= {"duplicates": run.duplicates} if run.duplicates else {}
-    told = {"given_up": run.given_up, "reason": reason}
+    under_way = [other.to_json() for other in run.others]
+    told = {"given_up": run.given_up, "under_way": under_way, "left": run.left, "reason": reason}
     details |= {name: what for name, what in told.items() if what}
     shown = 0
     if strategy == "persisted" and len(run.rewrites) > 1:
