@@ -44,6 +44,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/iceberg/staging": 44,
     "tests/ingest": 130,
     "tests/ingest/latest": 61,
+    "tests/ingest/order": 14,
     "tests/ingest/partitions": 23,
     "tests/ingest/persist": 96,
     "tests/ingest/replay": 65,

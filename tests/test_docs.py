@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from decimal import Decimal
@@ -14,6 +15,7 @@ from pyiceberg.types import IntegerType, NestedField, StringType
 
 from tests.support.events import create_events, switch
 from tests.support.homes import Home
+from tidemark.collections.declarations.lifecycle import Persistence
 from tidemark.collections.deployment import Mode
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
@@ -110,10 +112,30 @@ def test_the_latest_row_of_each_key_is_declared_as_shown(home: Settings, tmp_pat
     assert opened.tuples("orders") == [(1, "a", Decimal("1.50"))]
 
 
+def test_the_rules_of_a_lifecycle_are_all_there_with_their_defaults() -> None:
+    page = (PROJECT_ROOT / "docs" / "declare.md").read_text(encoding="utf-8")
+    told = re.findall(
+        r"^\| `(\w+)` \| (.+?) \|", page.partition("### Lifecycle rules")[2].partition("\n## ")[0], re.MULTILINE
+    )
+    defaults = Persistence().model_dump(mode="json")
+    texts = {
+        name: "none" if value is None else f"`{json.dumps(value).strip(chr(34))}`" for name, value in defaults.items()
+    }
+    assert dict(told) == texts
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        assert (page.parent / link).exists(), f"{page.name} links to {link}"
+    for link, place in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
+        target = page.parent / link if link else page
+        assert target.exists(), f"{page.name} links to {link}"
+        assert not place or place in headings(target), f"{page.name} links to {place!r} of {target.name}"
+
+
+def headings(page: Path) -> set[str]:
+    """Return the anchors of the headings."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

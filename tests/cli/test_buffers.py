@@ -190,3 +190,16 @@ def test_a_broker_that_is_down_is_69_within_5_seconds() -> None:
     assert time.monotonic() - began < 5
     assert (done.returncode, json.loads(done.stdout)["error"]["kind"]) == (69, "BufferUnreachable")
     assert done.stderr == ""
+
+
+def test_rules_are_tried_before_they_are_declared(tidemark: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    cold = ("simulate", "--pattern", "cold", "--days", "1")
+    answer = tidemark(*cold, "--rule", "persist_when_cold=false", "--rule", "persist_age=1h")
+    assert (answer.code, answer.json["files"], answer.json["persisted"]) == (0, 12, answer.json["arrived"])
+    assert sum("oldest open row 60 min >= 60 min" in event for event in answer.json["events"]) > 0
+    answer = tidemark(*cold, "--rule", "persist_aeg=1h")
+    assert (answer.code, answer.json["error"]["kind"]) == (ExitCode.USAGE, "UsageError")
+    assert app(["buffer", *cold]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert "persist  2013-01-01T23 before 2013-01-01 23:59:51.196: cold: no row for 5 min >= 5 min" in shown
+    assert " are persisted in 12 files; at most " in shown

@@ -18,7 +18,6 @@ from tidemark.iceberg.staging.branches import drop_staged, list_staged
 from tidemark.ingest import ingest
 from tidemark.ingest.quarantine import list_quarantined
 from tidemark.report import Outcome
-from tidemark.write_buffer.file.folder import open_folder
 
 if TYPE_CHECKING:
     from tests.support.homes import Home
@@ -169,8 +168,7 @@ def test_a_log_that_is_made_anew_is_noticed(ingesting: Home) -> None:
     ingesting.declare_reader()
     ingesting.send_rows(0, 2)
     ingesting.ingest()
-    ingesting.buffer_folder.rename(ingesting.buffer_folder.with_name("old"))
-    ingesting.buffer = open_folder(ingesting.buffer_folder, sequencers=2)
+    ingesting.make_buffer_anew()
     ingesting.send_rows(0, 5)
     failed = ingesting.ingest()
     assert failed.error is not None

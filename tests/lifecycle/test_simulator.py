@@ -8,7 +8,8 @@ from itertools import pairwise
 import pytest
 
 from tidemark.collections.declarations.lifecycle import LifecycleRules
-from tidemark.lifecycle.simulator import Pattern, Simulation, main, simulate
+from tidemark.errors import UsageError
+from tidemark.lifecycle.simulator import Pattern, Simulation, parse_rules, simulate
 
 
 @cache
@@ -70,9 +71,43 @@ def test_steps_of_the_clock_lose_nothing() -> None:
     assert count(lines, "wrote") > 48
 
 
-def test_the_same_seed_gives_the_same_day(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--pattern", "cold", "--days", "1", "--seed", "1"]
-    assert main(arguments) == 0
-    *lines, summary = capsys.readouterr().out.splitlines()
-    assert lines == day(Pattern.COLD)[1]
-    assert summary.endswith("are persisted in 12 files")
+def test_the_same_seed_gives_the_same_day() -> None:
+    simulation, lines = day(Pattern.COLD)
+    again = Simulation(parse_rules([]))
+    assert [*simulate(again, Pattern.COLD, days=1, seed=1)] == lines
+    assert (again.files, again.most_open, again.reopened) == (12, simulation.most_open, 0)
+
+
+def test_rules_are_tried_as_they_would_be_declared() -> None:
+    rules = parse_rules(
+        ["late_arrive_window=3h", "persist_age=6h", "persist_rows=1_000", "persist_when_cold=false", "soft_limit=8GiB"]
+    )
+    declared = {
+        "late_arrive_window": "3h",
+        "persist_age": "6h",
+        "persist_rows": 1_000,
+        "persist_when_cold": False,
+        "soft_limit": "8GiB",
+    }
+    assert rules == LifecycleRules.model_validate(declared)
+    simulation = Simulation(rules)
+    assert count([*simulate(simulation, Pattern.LATE, days=1, seed=1)], "persist ", "persistable rows >= 1,000") > 0
+    assert day(Pattern.LATE)[0].reopened > 100
+    assert simulation.reopened == 0, "no row is later than the window"
+    assert simulation.most_open > 5 * day(Pattern.LATE)[0].most_open, "which is what that costs"
+
+
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        (["persist_aeg=1h"], "--rule: unknown field 'persist_aeg'; did you mean 'persist_age'?"),
+        (["max_compactions=3"], "--rule: unknown field 'max_compactions'"),
+        (["persist_rows=-1"], "--rule, field 'persist_rows': "),
+        (["persist_age=[1"], "no value of YAML"),
+        (["persist_age=5m", "late_arrive_window=10m"], "`persist_age` 5m is less than `late_arrive_window` 10m"),
+    ],
+)
+def test_what_a_declaration_refuses_is_refused(rules: list[str], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_rules(rules)
+    assert said in str(caught.value)

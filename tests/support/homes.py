@@ -281,6 +281,12 @@ class Home:
     def buffer(self) -> FileFolder:
         return open_folder(self.buffer_folder, sequencers=self.sequencers)
 
+    def make_buffer_anew(self) -> None:
+        """Put another, empty buffer into its place."""
+        shutil.rmtree(self.buffer_folder)
+        del self.buffer
+        assert self.buffer.logs, "made now: a run may come before the first message"
+
     def send(self, sequencer_id: int, *payloads: bytes | None, headers: tuple[tuple[str, bytes], ...] = ()) -> None:
         """Write messages to the buffer as any producer may."""
         for payload in payloads:

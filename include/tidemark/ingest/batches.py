@@ -16,7 +16,7 @@ from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
 from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import ConfigurationInvalid
 from tidemark.iceberg.shard.ledger import Ledger, Range
-from tidemark.ingest.buffer_log import Bounds, BufferLog
+from tidemark.ingest.buffer_log import BATCHES, Bounds, BufferLog
 from tidemark.ingest.plan import check_same_log
 from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.batches.names import LoggedBatch, open_batches, read_batches
@@ -95,7 +95,7 @@ def look_at_batches(
         NoLongerExists: If retention took names from it that nobody looked at, and the source does not accept that.
         BufferUnreachable: If it does not answer.
     """
-    beside = replace(log, name=f"{log.name}.batches", digest="", title=f"the log that names the batches in {log.title}")
+    beside = replace(log, name=log.name + BATCHES, digest="", title=f"the log that names the batches in {log.title}")
     with ExitStack() as stack:
         try:
             reader = stack.enter_context(open_batches(connection))

@@ -14,6 +14,7 @@ from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.reader import Reader
 
 _NAME_LENGTH, _DIGEST_LENGTH = 70, 8
+BATCHES = ".batches"  # behind a log's name: the log that names its batches
 RETRIED = ".retried"  # behind a producer's name: entries of which no bad row is left
 RETRIED_ROWS = ".retried.rows"  # single rows of other entries
 ROWS_BITS = 32  # of a row's number there, for its place in the entry
@@ -52,9 +53,14 @@ class BufferLog:
         match = _PRODUCER.fullmatch(producer)
         return cls(match[1], match[2]) if match else cls(producer, "")
 
+    @property
+    def id(self) -> str:
+        """What the producers of this log alone begin with."""
+        return f"{self.name}.{self.digest}"
+
     def producer(self, sequencer_id: int) -> str:
         """Return the producer name of a sequencer; its ledger says which numbers are ingested."""
-        return f"{self.name}.{self.digest}.{sequencer_id}"
+        return f"{self.id}.{sequencer_id}"
 
     def sequencer_of(self, producer: str) -> int | None:
         """Return the sequencer of a producer name; None if the producer belongs to another log."""
@@ -65,6 +71,11 @@ class BufferLog:
         """Tell whether a producer is a sequencer of another log of the same name."""
         match = _PRODUCER.fullmatch(producer)
         return match is not None and match[1] == self.name and match[2] != self.digest
+
+    def is_elsewhere(self, producer: str) -> bool:
+        """Tell whether a producer is a sequencer of another log of whatever name, but for the log of the batches."""
+        match = _PRODUCER.fullmatch(producer)
+        return match is not None and match[1] != self.name + BATCHES and f"{match[1]}.{match[2]}" != self.id
 
 
 def look_at(reader: Reader) -> dict[int, Bounds]:

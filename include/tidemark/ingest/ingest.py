@@ -31,6 +31,7 @@ from tidemark.ingest.batches import BatchesSeen, PlannedBatch, PlannedBatches, l
 from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
 from tidemark.ingest.delivery import SMALL_ENTRIES, Rows, RowsForSpark, StagedRows, read_into_memory
 from tidemark.ingest.messages import RowDecoder, decoded_columns
+from tidemark.ingest.order.log_turns import find_turn
 from tidemark.ingest.partitions.closing import Closing, Look, check_late, describe_changes
 from tidemark.ingest.partitions.state import PartitionRules, Partitions, check_event_times
 from tidemark.ingest.persist.limits import check_hard_limit
@@ -144,6 +145,7 @@ class _Run:
     head: ShardHead = field(init=False)
     other_attempts: list[str] = field(init=False)  # branches of attempts that died, or are still at work
     seen: BatchesSeen = field(init=False)
+    turn: int = field(init=False)  # of the log
     planned: list[PlannedRange] = field(init=False)
     batches: PlannedBatches = field(init=False)
     keys: KeyCheck | None = field(init=False)
@@ -187,17 +189,11 @@ def _plan(run: _Run) -> None:
     now_ms, limit = target.clock.now_ms(), _find_limit(run)
     # Read after the ledgers: a ledger that is newer than the watermarks could lie beyond them.
     present, staged = look_at(run.reader), staged_ranges(target, run.head)
-    planned = plan_ingest(
-        target.log,
-        present,
-        ledgers,
-        staged,
-        starts=remembered_starts(run.head.table.properties),
-        source=run.source,
-        limit=limit,
-    )
+    properties = run.head.table.properties
+    starts = remembered_starts(properties)
+    planned = plan_ingest(target.log, present, ledgers, staged, starts=starts, source=run.source, limit=limit)
     run.planned = fit_to_quarantine(target, planned)
-    starts = remembered_starts(run.head.table.properties)
+    run.turn = find_turn(target.log, properties, {*ledgers, *staged, *starts})
     begun = {}
     for sequencer_id, bounds in present.items():
         producer = target.log.producer(sequencer_id)
@@ -293,6 +289,7 @@ def _read(
         table.metadata.current_schema_id,
         run.keys,
         numbers_entries=times is not None and ENTRY in table.schema().column_names,
+        turn=run.turn,
     )
     parts = cut_parts(run.target.log, planned, engine.part_numbers, batches)
     waiting = sum(part.end - part.first for part in run.planned) + sum(batch.entries for batch in run.batches.batches)
@@ -336,7 +333,7 @@ def _publish(run: _Run) -> CollectionReport:
             rows.stage_bad(quarantine, attempt, staged)
         fail_point("ingest.after-quarantine")
         pending = describe_bad(attempt, _names_with_bad(run, staged)) if staged.with_bad else ""
-        published = publish_rows(target, names, staged, run.closing, pending=pending)
+        published = publish_rows(target, names, staged, run.closing, turn=run.turn, pending=pending)
     except TidemarkError:
         drop_attempts(target, [attempt])
         raise
@@ -368,7 +365,7 @@ def _stage(run: _Run) -> CollectionReport:
         # A flush publishes no second batch of the same name in the quarantine: what is late by now comes in instead.
         has_quarantined = any(part.has_quarantined for part in planned) or any(one.has_quarantined for one in batches)
         rows = _read(run, planned, batches, keeps_late=puts_aside and has_quarantined)
-        staged = stage_batch(target, name, rows, run.closing, begun=begun)
+        staged = stage_batch(target, name, rows, run.closing, turn=run.turn, begun=begun)
         tallies += staged.tallies
         row_count += staged.batch.rows
     drop_attempts(target, run.other_attempts)

@@ -120,8 +120,8 @@ def check_same_log(log: BufferLog, known: Iterable[str], source: BufferSource) -
         raise LogRecreated(
             f"{log.title} was made anew, or is another one than before: what was ingested so far is of the log "
             f"{others[0].rsplit('.', 1)[0]}",
-            hint="if its entries are new ones, declare `on_recreated: earliest` and apply it; they are read from the "
-            "earliest on",
+            hint="if its entries are new ones, declare `on_recreated: earliest` in `source` and apply it: they are "
+            "read from the earliest on, and count as later than all that came before",
         )
 
 

@@ -31,6 +31,7 @@ from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import branch_name, drop_staged, list_staged, read_intact, settle
 from tidemark.ingest.buffer_log import BufferLog
 from tidemark.ingest.delivery import StagedRows
+from tidemark.ingest.order.log_turns import remember_turn
 from tidemark.ingest.partitions.closing import Closing
 from tidemark.ingest.partitions.counting import Counted
 from tidemark.retry import retrying
@@ -193,9 +194,11 @@ class PublishedRows(NamedTuple):
 
 
 def publish_rows(
-    target: Target, names: Sequence[BatchName], staged: StagedRows, closing: Closing | None, *, pending: str
+    target: Target, names: Sequence[BatchName], staged: StagedRows, closing: Closing | None, *, turn: int, pending: str
 ) -> PublishedRows:
     """Publish the staged rows and their ``names`` in one commit, which also describes the ``pending`` bad rows.
+
+    The rows bear the ``turn`` of the log.
 
     The state of partitions moves in the same commit. If another commit was faster, the same rows are published after
     it.
@@ -203,16 +206,16 @@ def publish_rows(
     Raises:
         RangeOverlap: If another run published some of the numbers before; nothing became visible.
         InputsGone: If the columns changed, the deployment became read-only, or another run dropped the branches of
-            this one: plan again.
+            this one, or began to read another log: plan again.
         ExpectationFailed: If the rows are not what the collection expects.
         ConflictsUnsettled: If other commits kept winning.
     """
     attempts = retrying(UpperMismatch, FencedByEpoch, attempts=ATTEMPTS, what=f"the publish to {target.shard.name!r}")
-    return attempts(_publish_rows_once, target, names, staged, closing, pending)
+    return attempts(_publish_rows_once, target, names, staged, closing, turn=turn, pending=pending)
 
 
 def _publish_rows_once(
-    target: Target, names: Sequence[BatchName], staged: StagedRows, closing: Closing | None, pending: str
+    target: Target, names: Sequence[BatchName], staged: StagedRows, closing: Closing | None, *, turn: int, pending: str
 ) -> PublishedRows:
     shard, batch = target.shard, staged.batch
     rows = Batch(
@@ -231,6 +234,7 @@ def _publish_rows_once(
         name = ", ".join(map(str, names))
         hint = "repair the rows, or alter `expect` and apply it; then ingest again"
         check_expectations(head.table, BatchFiles(shard.name, name, batch.files, hint), target.expect)
+    remembered = {PENDING: pending} | remember_turn(target.log, turn, head.table.properties)
     counted = None if closing is None else closing.advance(head, names, staged.tallies)
     published = writer.publish(
         rows,
@@ -238,7 +242,7 @@ def _publish_rows_once(
         lower=head.state.open_upper(f"collection {shard.name!r}"),
         new_upper=head.state.next_upper(target.clock.now_ms()),
         kind=CommitKind.APPEND,
-        properties={PENDING: pending} | ({} if counted is None else counted.properties),
+        properties=remembered | ({} if counted is None else counted.properties),
     )
     return PublishedRows(published.state, counted)
 

@@ -7,7 +7,7 @@ its good rows go into ``PRODUCER.retried.rows``. The quarantine stays as it is, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -42,6 +42,8 @@ from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import RETRIED, RETRIED_ROWS, ROWS_BITS, BufferLog, check_buffer_source
 from tidemark.ingest.messages import COLUMNS as MESSAGE_COLUMNS
 from tidemark.ingest.messages import RowDecoder, decoded_columns
+from tidemark.ingest.order.entry_numbers import as_entry
+from tidemark.ingest.order.log_turns import read_turns
 from tidemark.ingest.partitions.arrivals import NO_ARRIVALS, Arrivals
 from tidemark.ingest.partitions.closing import describe_changes
 from tidemark.ingest.partitions.counting import Counted, count_rows, judging
@@ -189,8 +191,12 @@ def _retry_once(
     still_bad = len(waiting) - sum(len(entry.taken) for entry in found)
     if not found:
         return CollectionReport(outcome=Outcome.UNCHANGED, lower=lower, upper=lower, details={"still_bad": still_bad})
+    turns = read_turns(head.table.properties)
     rows = pa.concat_tables(
-        [with_constants(with_batch_columns(entry.good, entry.name), ((ENTRY, entry.offset),)) for entry in found]
+        [
+            with_constants(with_batch_columns(entry.good, entry.name), ((ENTRY, entry.numbered(turns)),))
+            for entry in found
+        ]
     )
     files = write_rows(head.table, rows)
     fail_point("retry.after-files")
@@ -245,6 +251,10 @@ class _Entry:
     def name(self) -> BatchName:
         """The name of the retried entry as a batch of its own."""
         return BatchName(self.producer + RETRIED, Range(self.offset, self.offset + 1))
+
+    def numbered(self, turns: Mapping[str, int]) -> int:
+        """Return the `_entry` of the rows."""
+        return as_entry(self.offset, turns.get(BufferLog.of_producer(self.producer).id, 0))
 
     @property
     def is_done(self) -> bool:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from tidemark.iceberg.files.arrow_values import with_constants
 from tidemark.iceberg.shard.column_names import BATCH, ENTRY, PRODUCER
 from tidemark.ingest.messages import COLUMNS, DecodedRows, RowDecoder, decode_rows, quarantined_rows
+from tidemark.ingest.order.entry_numbers import as_entries
 from tidemark.ingest.partitions.arrivals import NO_ARRIVALS, Arrivals
 from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.formats.entry import BadReason, EntryFormat
@@ -158,6 +159,7 @@ class RowReading:
     schema_id: int  # of the collection, whose columns the decoder makes
     keys: KeyCheck | None = None
     numbers_entries: bool = False  # whether good rows bear the numbers of their entries
+    turn: int = 0  # of the log
 
     @property
     def good_schema(self) -> pa.Schema:
@@ -196,7 +198,9 @@ class RowReading:
             tally = part.tally.count(messages, decoded)
             if self.keys is not None:
                 tally = replace(tally, spread=self.keys.look_at(messages, part.numbers.sequencer_id))
-            good = decoded.good.append_column(ENTRY, decoded.numbers) if self.numbers_entries else decoded.good
+            good = decoded.good
+            if self.numbers_entries:
+                good = good.append_column(ENTRY, as_entries(decoded.numbers, self.turn))
             yield with_constants(good, part.stamps), bad, tally
 
 

@@ -28,6 +28,7 @@ from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import drop_staged, settle
 from tidemark.ingest.delivery import Rows, StagedRows
+from tidemark.ingest.order.log_turns import remember_turn
 from tidemark.ingest.partitions.closing import Closing, check_late
 from tidemark.ingest.plan import START, PlannedRange
 from tidemark.ingest.publish import Target, describe_bad, drop_attempts, name_attempt, settle_quarantine, waits_for_name
@@ -128,13 +129,15 @@ def fit_to_quarantine(target: Target, planned: Sequence[PlannedRange]) -> list[P
 
 
 def stage_batch(
-    target: Target, name: BatchName, rows: Rows, closing: Closing | None, *, begun: int | None = None
+    target: Target, name: BatchName, rows: Rows, closing: Closing | None, *, turn: int, begun: int | None = None
 ) -> StagedRows:
     """Stage the rows as the batch ``name``; of a range of a sequencer, ``begun`` is the number it began with.
 
+    The rows bear the ``turn`` of the log.
+
     Raises:
-        InputsGone: If the columns changed, another run accepted the range or dropped the branches of this one: plan
-            again.
+        InputsGone: If the columns changed, another run accepted the range, dropped the branches of this one or began
+            to read another log: plan again.
         LateRows: If late rows came, and the collection refuses them.
         TidemarkError: As an append.
     """
@@ -147,6 +150,7 @@ def stage_batch(
             raise InputsGone(f"{name} of {target.shard.name!r} was accepted meanwhile")
         if target.pending_staged in properties and waits_for_name(target, fresh):
             raise InputsGone(f"bad rows of another range of {target.shard.name!r} were staged meanwhile")
+        properties.update(remember_turn(target.log, turn, fresh.table.properties))
 
     try:
         staged = rows.stage(target.shard, attempt)

@@ -1,12 +1,11 @@
 """Drives the lifecycle over days of arrivals in seconds, and says what was persisted when, and why.
 
-``python -m tidemark.lifecycle.simulator --pattern late --days 3 --seed 1``
+`tidemark buffer simulate` is how people try rules with it. Rows arrive in partitions of an hour, from two sequencers,
+and have no size: limits count rows.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,12 @@ from enum import StrEnum
 from random import Random
 from typing import NamedTuple
 
-from tidemark.collections.declarations.lifecycle import LifecycleRules
+import yaml
+from pydantic import ValidationError
+
+from tidemark.collections.declarations.lifecycle import LifecycleRules, Persistence
+from tidemark.collections.declarations.messages import describe
+from tidemark.errors import UsageError
 from tidemark.interval import Unit, time_text
 from tidemark.lifecycle.checkpoints import Checkpoints, NumberRange
 from tidemark.lifecycle.chunks import Action, Chunk, Operation, Stage
@@ -93,6 +97,8 @@ class Simulation:
     arrived: int = 0  # rows
     persisted: int = 0
     files: int = 0
+    most_open: int = 0  # rows
+    reopened: int = 0  # partitions, each time
     _numbers: int = 0
     _chunk_ids: int = 0
 
@@ -137,7 +143,9 @@ class Simulation:
             self.entries[name] += entries
             self.arrived += rows
             self._store(name, rows, min(times), now_ms)
+        self.most_open = max(self.most_open, self.arrived - self.persisted)
         self.state, reopened = self.state.add(arrived, arrived_ms=now_ms, rules=self.rules)
+        self.reopened += len(reopened)
         for event in reopened:
             yield f"reopened {event.partition}: {event.late_rows:,} late rows"
 
@@ -214,20 +222,16 @@ def simulate(simulation: Simulation, pattern: Pattern, *, days: int, seed: int) 
             yield f"{time_text(now_ms)}  {event}"
 
 
-def main(argv: Sequence[str]) -> int:
-    """Print what happens, and a line that sums it up."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pattern", type=Pattern, choices=list(Pattern), default=Pattern.STEADY)
-    parser.add_argument("--days", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args(argv)
-    simulation = Simulation(LifecycleRules())
-    for line in simulate(simulation, arguments.pattern, days=arguments.days, seed=arguments.seed):
-        sys.stdout.write(f"{line}\n")
-    counts = f"{simulation.arrived:,} rows arrived, {simulation.persisted:,} are persisted"
-    sys.stdout.write(f"{counts} in {simulation.files:,} files\n")
-    return 0
+def parse_rules(texts: Sequence[str]) -> LifecycleRules:
+    """Return the rules that texts such as ``persist_age=1h`` declare; others have their defaults.
 
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    Raises ``UsageError`` if a declaration would not take them.
+    """
+    try:
+        declared = {name: yaml.safe_load(value) for name, _, value in (text.partition("=") for text in texts)}
+        return LifecycleRules(**Persistence.model_validate(declared).model_dump())
+    except yaml.YAMLError as error:
+        wrong = f"no value of YAML: {error}"
+    except ValidationError as error:
+        wrong = "; ".join(describe(each, Persistence, where=lambda *_: "--rule") for each in error.errors())
+    raise UsageError(wrong, hint="write rules as in `lifecycle` of a declaration: --rule persist_age=1h")

@@ -371,11 +371,6 @@ def test_a_declaration_built_in_code_names_the_formats_too() -> None:
             "kind: append-only\nschema: at date\nsource: {buffer: writes}\nevent_time: at\npartition: hour",
             "cut it by `day` or `month`",
         ),
-        (
-            "kind: append-only\nschema: at timestamp\nsource: {buffer: writes, on_recreated: earliest}\n"
-            "event_time: at\nkey: [at]",
-            "the numbers of a log that is made anew begin at 0",
-        ),
         ("kind: append-only\nschema: at timestamp\nevent_time: at", "`event_time` is for rows that arrive through a"),
         (f"kind: differential\nsource: {CSV}\nevent_time: a", "`event_time` is for append-only collections"),
         ("kind: append-only\nschema: '_time bigint'", "'_time' is Tidemark's own"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -99,15 +98,21 @@ def test_a_key_in_two_sequencers_is_refused(ingesting: Home) -> None:
     assert ingesting.tuples("events") == [(1, "first"), (2, "b")]
 
 
-def test_a_log_that_is_made_anew_has_no_spread_keys(ingesting: Home) -> None:
-    ingesting.declare_latest(source={"on_recreated": "earliest"})
-    send(ingesting, 1, {"id": 1, "name": "old"})
+def test_of_a_log_that_is_made_anew_each_change_is_later_than_all_before(ingesting: Home) -> None:
+    """Whatever its number, and whichever sequencer its key was in; keys that it does not name stay."""
+    ingesting.declare_latest(delete_when={"op": ["d"]})
+    send(ingesting, 1, *({"id": number, "name": "old"} for number in range(1, 5)), {"id": 1, "name": "older log"})
     ingesting.ingest()
-    shutil.rmtree(ingesting.buffer_folder)
-    del ingesting.buffer
-    send(ingesting, 0, {"id": 1, "name": "new"})
+    ingesting.make_buffer_anew()
+    send(ingesting, 0, {"id": 1, "name": "new"}, {"id": 2, "op": "d"})
+    failed = ingesting.ingest()
+    assert failed.error is not None
+    assert (failed.error.kind, failed.exit_code) == ("LogRecreated", ExitCode.NOT_POSSIBLE)
+    ingesting.declare_latest(delete_when={"op": ["d"]}, source={"on_recreated": "earliest"})
     report = ingesting.ingest()
-    assert (report.details.get("key_spread"), ingesting.tuples("events")) == (None, [(1, "new")])
+    assert "key_spread" not in report.details
+    assert ingesting.tuples("events") == [(1, "new"), (3, "old"), (4, "old")]
+    assert check_invariant(ingesting.shard()).holds
 
 
 def test_portions_are_commits_of_their_own(ingesting: Home) -> None:

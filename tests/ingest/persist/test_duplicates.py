@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.ingest.event_rows import FIVE, MINUTE_MS, RULES, at
 from tests.ingest.persist.test_persist import persist, stored
 from tidemark.collections.declarations.lifecycle import Merge
+from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.reading.arrow import read_arrow
 from tidemark.ingest.persist import inputs
 from tidemark.ingest.persist.duplicates import Identity
@@ -68,10 +69,9 @@ def test_touching_and_overlapping_times_become_one() -> None:
     assert found == [Interval(0, 4), Interval(5, 7), Interval(9, 10)]
 
 
-def declare(home: Home, merge: str = "rows") -> None:
-    home.declare_reader(
-        schema=COLUMNS, event_time="at", partition="hour", key=["id"], lifecycle={**RULES, "merge": merge}
-    )
+def declare(home: Home, merge: str = "rows", *, key: tuple[str, ...] = ("id",), **source: object) -> None:
+    rules = {**RULES, **({"merge": merge} if key else {})}
+    home.declare_reader(schema=COLUMNS, event_time="at", partition="hour", key=key, lifecycle=rules, source=source)
 
 
 def send(home: Home, minute: int, *rows: dict[str, Any], sequencer_id: int = 0) -> None:
@@ -122,6 +122,54 @@ def test_duplicates_go_when_they_are_persisted(
     report = persist(ingesting, spark=spark)
     assert (report.details["files_before"], "duplicates" in report.details) == (1, False), "no other file has its time"
     assert len(values(ingesting)) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize("engine", ["process", "spark"])
+@pytest.mark.parametrize("merge", ["rows", "fields"])
+def test_of_a_log_that_is_made_anew_each_row_is_later_than_all_before(
+    ingesting: Home, home_spark: SparkSession, merge: str, engine: str
+) -> None:
+    """What the hint of `LogRecreated` says is all that has to be done, with a key, too."""
+    spark = home_spark if engine == "spark" else None
+    at(ingesting, 10)
+    declare(ingesting, merge)
+    for nth in range(5):  # so that the greatest number is of the log before
+        send(ingesting, 1, {"id": 1, "a": f"old {nth}", "b": nth}, {"id": 2, "a": "old"})
+    ingesting.ingest()
+    ingesting.make_buffer_anew()
+    send(ingesting, 1, {"id": 1, "a": "new"})
+    failed = ingesting.ingest()
+    assert failed.error is not None
+    assert (failed.error.kind, failed.exit_code) == ("LogRecreated", ExitCode.NOT_POSSIBLE)
+    declare(ingesting, merge, on_recreated="earliest")
+    ingesting.ingest()
+    at(ingesting, 70)
+    assert persist(ingesting, spark=spark).details["duplicates"] == 9
+    b = 4.0 if merge == "fields" else None
+    assert values(ingesting) == [(1, 1, "new", b), (2, 1, "old", None)]
+    ingesting.make_buffer_anew()
+    send(ingesting, 1, {"id": 1, "a": "newest"}, {"id": 2, "b": 7})
+    ingesting.ingest()
+    at(ingesting, 140)
+    assert persist(ingesting, spark=spark).details["duplicates"] == 2
+    assert values(ingesting) == [(1, 1, "newest", b), (2, 1, "old" if merge == "fields" else None, 7.0)]
+
+
+@pytest.mark.slow
+def test_a_key_returns_that_was_left_out_when_the_log_was_made_anew(ingesting: Home) -> None:
+    at(ingesting, 10)
+    declare(ingesting, key=(), on_recreated="earliest")
+    send(ingesting, 1, {"id": 9}, {"id": 9}, {"id": 9})
+    send(ingesting, 1, {"id": 1, "a": "old"})
+    ingesting.ingest()
+    ingesting.make_buffer_anew()
+    send(ingesting, 1, {"id": 1, "a": "new"})
+    ingesting.ingest()
+    declare(ingesting, on_recreated="earliest")
+    assert persist(ingesting, now=True).details["duplicates"] == 3
+    assert values(ingesting) == [(1, 1, "new", None), (9, 1, None, None)]
 
 
 @pytest.mark.slow

@@ -75,9 +75,9 @@ def reading(home: Settings, tmp_path: Path) -> Home:
     return Home(home, tmp_path, now_ms=SystemClock().now_ms())
 
 
-def declare(home: Home, stream: Stream, **lifecycle: object) -> None:
+def declare(home: Home, stream: Stream, *, on_recreated: str = "fail", **lifecycle: object) -> None:
     home.declare_reader(
-        source={"buffer": stream.topic.uri},
+        source={"buffer": stream.topic.uri, "on_recreated": on_recreated},
         schema="id bigint, k bigint, at timestamp",
         event_time="at",
         partition="hour",
@@ -116,6 +116,22 @@ def test_the_last_write_wins_whatever_is_killed(reading: Home, stream: Stream, v
     assert run_command(reading.settings, "buffer", "persist", "events", "--now") == ExitCode.OK
     assert reading.ids() == all_ids(reading) == sorted(stream.last.values())
     assert run_command(reading.settings, "buffer", "ingest", "events") == ExitCode.OK
+    assert reading.ids() == sorted(stream.last.values())
+
+
+def test_of_a_topic_that_is_made_anew_the_last_write_wins(reading: Home, stream: Stream) -> None:
+    declare(reading, stream)
+    stream.write(60)
+    assert reading.ingest().error is None
+    stream.topic.delete()
+    until = time.monotonic() + 30
+    stream.topic.create(PARTITIONS)
+    stream.write(6)  # their numbers are those of the first messages before
+    while (report := reading.ingest()).error is None or report.error.kind != "LogRecreated":
+        assert time.monotonic() < until, report
+    declare(reading, stream, on_recreated="earliest")
+    assert reading.ingest().error is None
+    assert run_command(reading.settings, "buffer", "persist", "events", "--now") == ExitCode.OK
     assert reading.ids() == sorted(stream.last.values())
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from tidemark.cli.buffers import ingest as ingesting
+from tidemark.cli.buffers.simulate import simulate
 from tidemark.cli.console import print_line, print_result, print_table
 from tidemark.cli.options import AsJson
 from tidemark.clock import SystemClock
@@ -43,6 +44,7 @@ buffer.command()(ingesting.persist)
 buffer.command()(ingesting.compact)
 buffer.command()(ingesting.unload)
 buffer.command()(ingesting.replay)
+buffer.command()(simulate)
 buffer.add_typer(ingesting.quarantine)
 
 

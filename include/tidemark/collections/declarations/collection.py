@@ -21,7 +21,7 @@ from tidemark.collections.declarations.columns import ColumnUse, Need, check_col
 from tidemark.collections.declarations.lifecycle import LifecycleRules, Merge, PartitionUnit
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.schema.types import Columns, stored_columns
-from tidemark.collections.sources.formats.buffer import BufferPlace, BufferSource, OnLost
+from tidemark.collections.sources.formats.buffer import BufferPlace, BufferSource
 from tidemark.collections.sources.formats.files import FileSource, SchemaText
 from tidemark.collections.sources.formats.registry import UNTYPED_FORMATS
 from tidemark.collections.sources.formats.source import Source, Strict
@@ -315,11 +315,6 @@ class Declaration(Strict):
             raise ValueError("`on_schema_change: evolve` is for files: add columns to `schema`, and apply it")
         if source.envelope is not None:
             raise ValueError(f"`source.envelope` {_FOR_LATEST}: leave it out")
-        if self.key and source.on_recreated is OnLost.EARLIEST:
-            raise ValueError(
-                "a `key` keeps the row of the greatest number, and the numbers of a log that is made anew begin at 0: "
-                "leave out `key`, or `on_recreated: earliest`"
-            )
 
     def _refuse_beside_writes_to(self, buffer: str) -> None:
         if isinstance(self.source, BufferSource) and not _is_same_buffer(self.source.buffer, buffer):

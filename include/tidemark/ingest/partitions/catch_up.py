@@ -20,6 +20,7 @@ from tidemark.iceberg.shard.damage import naming_damage
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.ingest.buffer_log import RETRIED, RETRIED_ROWS, ROWS_BITS, BufferLog
+from tidemark.ingest.order.entry_numbers import numbers_of
 from tidemark.ingest.partitions.arrivals import Arrival, Arrivals
 from tidemark.ingest.partitions.event_times import EventTimes, to_milliseconds
 from tidemark.ingest.partitions.state import Arrived
@@ -88,7 +89,7 @@ def _count(rows: pa.RecordBatch, missing: Ledger, times: EventTimes, *, is_persi
     is_counted = pc.and_(pc.is_in(batches, pa.array(chosen, batches.type)), pc.is_valid(at))
     # What is persisted ends with its last row, if that is known: later rows of the same batch may be open.
     has_numbers = is_persisted and ENTRY in rows.schema.names and not rows.column(ENTRY).null_count
-    numbers = rows.column(ENTRY) if has_numbers else batches
+    numbers = numbers_of(rows.column(ENTRY)) if has_numbers else batches
     found = times.count(numbers.filter(is_counted), at.filter(is_counted))
     return found if has_numbers else {name: _up_to_the_end(arrival, missing) for name, arrival in found.items()}
 

@@ -1,8 +1,9 @@
 """Duplicates: rows with the same key and event time, of which one is persisted.
 
-The last one counts: the one of the greatest entry, and within an entry the one that stands last. Rows without the
-number of an entry, as direct appends bring them, count as older. Rows of one key belong in one sequencer: between two
-sequencers the numbers say nothing, and the greater one is as good as the other. NULL equals NULL, and NaN equals NaN.
+The last one counts: the one of the greatest entry, and within an entry the one that stands last. Entries of a log that
+was made anew are greater than all those of the log before. Rows without the number of an entry, as direct appends bring
+them, count as older. Rows of one key belong in one sequencer: between two sequencers the numbers say nothing, and the
+greater one is as good as the other. NULL equals NULL, and NaN equals NaN.
 """
 
 from __future__ import annotations

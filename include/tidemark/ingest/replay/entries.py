@@ -24,6 +24,7 @@ from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.ingest.buffer_log import RETRIED, RETRIED_ROWS, ROWS_BITS, BufferLog
 from tidemark.ingest.messages import COLUMNS, RowDecoder, decoded_columns
+from tidemark.ingest.order.entry_numbers import as_entries
 from tidemark.ingest.partitions.arrivals import NO_ARRIVALS, Arrivals
 from tidemark.ingest.partitions.event_times import EventTimes, to_milliseconds
 from tidemark.ingest.partitions.state import PartitionRules
@@ -53,6 +54,7 @@ class Reading:
     source_table: str | None  # whose rows the collection takes
     plan: ReplayPlan
     base: ReplayPlan
+    turn: int = 0  # of the log
     former_names: Mapping[str, str] = field(default_factory=dict)  # and the present names of these columns
 
     @property
@@ -178,6 +180,8 @@ class _Pieces:
             merged = reading.times.count(pa.array(numbers[~is_open]), pa.array(times_ms[~is_open]))
             self._written.to_merge = self._written.to_merge.add(Arrivals(partitions=merged))
             is_open[:] = True
+        place = rows.schema.get_field_index(ENTRY)
+        rows = rows.set_column(place, ENTRY, as_entries(rows.column(ENTRY), reading.turn))
         rows = rows.select(reading.schema.names).cast(reading.schema)
         self._open.append(rows.filter(pa.array(is_open)))
         self._persisted.append(rows.filter(pa.array(~is_open)))

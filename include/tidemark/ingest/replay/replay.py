@@ -46,6 +46,7 @@ from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.batches import look_at_batches
 from tidemark.ingest.buffer_log import BufferLog, check_buffer_source, look_at
+from tidemark.ingest.order.log_turns import read_turns
 from tidemark.ingest.partitions.counting import count_rows
 from tidemark.ingest.partitions.state import PROPERTY, PartitionRules, Partitions, check_event_times
 from tidemark.ingest.plan import check_same_log, check_sequencers
@@ -302,6 +303,7 @@ def _read(run: _Replay) -> None:
         source_table=run.source.table,
         plan=run.plan,
         base=base_of(run.state, is_only_log=run.is_only_log),
+        turn=read_turns(run.head.table.properties).get(run.log.id, 0),
         former_names=find_former_names(run.head.table),
     )
     uncounted, ingested = run.partitions.missing(run.head.state.ledgers), _ingested(run)

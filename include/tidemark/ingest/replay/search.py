@@ -10,6 +10,7 @@ from pyiceberg.manifest import DataFile
 from tidemark.iceberg.shard.column_names import ENTRY
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.ingest.buffer_log import BufferLog
+from tidemark.ingest.order.entry_numbers import NUMBER_BITS, NUMBERS
 from tidemark.ingest.partitions.state import PartitionRules
 from tidemark.ingest.replay.entries import NumberRuns
 from tidemark.lifecycle.replay_plan import ReplayPlan
@@ -33,7 +34,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class EntryBounds:
-    """What the manifest says of the numbers of entries in a file: None is unknown."""
+    """What the manifest says of the numbers of entries in a file: None is unknown, as where logs are mixed."""
 
     lower: int | None
     upper: int | None
@@ -43,13 +44,11 @@ class EntryBounds:
     @classmethod
     def of(cls, head: ShardHead, file: DataFile) -> EntryBounds:
         field_id = head.table.schema().find_field(ENTRY).field_id
-        lower, upper = ((bounds or {}).get(field_id) for bounds in (file.lower_bounds, file.upper_bounds))
-        return cls(
-            lower=None if lower is None else int.from_bytes(lower, "little", signed=True),
-            upper=None if upper is None else int.from_bytes(upper, "little", signed=True),
-            nulls=(file.null_value_counts or {}).get(field_id),
-            rows=file.record_count,
-        )
+        bounds = [(each or {}).get(field_id) for each in (file.lower_bounds, file.upper_bounds)]
+        entries = [None if bound is None else int.from_bytes(bound, "little", signed=True) for bound in bounds]
+        is_one_log = len({None if entry is None else entry >> NUMBER_BITS for entry in entries}) == 1
+        lower, upper = (None if entry is None or not is_one_log else entry & NUMBERS for entry in entries)
+        return cls(lower=lower, upper=upper, nulls=(file.null_value_counts or {}).get(field_id), rows=file.record_count)
 
     @property
     def all_null(self) -> bool:

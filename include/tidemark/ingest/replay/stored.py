@@ -19,6 +19,7 @@ from tidemark.iceberg.maintenance.row_removal import Removal
 from tidemark.iceberg.shard.column_names import BATCH, ENTRY, PRODUCER
 from tidemark.iceberg.shard.damage import damage_of
 from tidemark.iceberg.shard.head import ShardHead
+from tidemark.ingest.order.entry_numbers import numbers_of
 from tidemark.ingest.partitions.event_times import to_milliseconds
 from tidemark.ingest.persist.inputs import bounds_of, find_times, is_touched
 from tidemark.ingest.persist.time_order import find_time_order
@@ -153,7 +154,7 @@ def _choose(placed: PlacedRows, search: Search, chosen: _Chosen) -> None:
         is_own = pc.and_(pc.equal(placed.rows.column(PRODUCER), producer), is_timed)
         mask = pc.fill_null(is_own, fill_value=False).to_numpy()
         rows = placed.rows.filter(pa.array(mask))
-        numbers = rows.column(ENTRY).to_numpy()
+        numbers = numbers_of(rows.column(ENTRY)).to_numpy()
         times_ms = to_milliseconds(rows.column(search.rules.column)).to_numpy(zero_copy_only=False)
         wanted = search.plan.numbers[sequencer_id]
         needed = (numbers >= wanted.start) & (numbers < wanted.end)

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from tidemark.errors import NotPossible
 from tidemark.iceberg.shard.column_names import BATCH, ENTRY, PRODUCER
+from tidemark.ingest.order.entry_numbers import numbers_of
 from tidemark.ingest.partitions.event_times import to_milliseconds
 from tidemark.ingest.replay.plan import floor_times
 from tidemark.ingest.replay.search import Search
@@ -42,8 +43,10 @@ class UnnumberedRows:
             if (sequencer_id := self._search.sequencer_of(producer)) is None:
                 continue
             own = rows.filter(pc.fill_null(pc.equal(rows.column(PRODUCER), producer), fill_value=False))
-            numbered = own.filter(pc.is_valid(own.column(ENTRY))).group_by(BATCH).aggregate([(ENTRY, "min")])
-            self._firsts.setdefault(sequencer_id, set()).update(numbered.column(f"{ENTRY}_min").to_pylist())
+            numbered = own.filter(pc.is_valid(own.column(ENTRY)))
+            numbered = pa.table({BATCH: numbered.column(BATCH), ENTRY: numbers_of(numbered.column(ENTRY))})
+            firsts = numbered.group_by(BATCH).aggregate([(ENTRY, "min")]).column(f"{ENTRY}_min").to_pylist()
+            self._firsts.setdefault(sequencer_id, set()).update(firsts)
             self._add_unnumbered(own.filter(pc.is_null(own.column(ENTRY))), sequencer_id)
 
     def _add_unnumbered(self, rows: pa.Table, sequencer_id: int) -> None:
