@@ -57,14 +57,26 @@ def find_run(settings: Settings, sink: str, *, before_us: bool = False) -> Lease
     return None
 
 
+def may_be_running(settings: Settings, sink: str) -> bool:
+    """Tell whether a run of the sink, in any process, may still claim its target; a silent one on another host may.
+
+    Its lease stays until the run ends, or maintenance has watched it. Raises ``Unreachable`` if the database of the
+    leases does not answer.
+    """
+    leases, _ = read_leases(settings)
+    return any(lease.operation == _operation(sink) and _may_be_alive(lease) for lease in leases)
+
+
 def _operation(sink: str) -> str:
     return f"sink {sink}"
 
 
 def _seems_alive(lease: Lease, now_ms: int) -> bool:
     """Tell by the last renewals and, on this host, by its process, which may have been killed right now."""
-    if now_ms - lease.renewed_ms > 1000 * lease.length_s / 2:
-        return False
+    return now_ms - lease.renewed_ms <= 1000 * lease.length_s / 2 and _may_be_alive(lease)
+
+
+def _may_be_alive(lease: Lease) -> bool:
     host, _, process = lease.writer.rpartition(":")
     return host != writer_id().rpartition(":")[0] or _is_running(int(process))
 
