@@ -196,7 +196,7 @@ def _is_due(sink: SinkDeclaration, head: ShardHead, progress: Progress) -> bool:
     time, held = progress.time, head.state.holds.get(sink.hold)
     if time is None or held is None or not held.is_durable:
         return True
-    return held.since not in {max(time - 1, 0), time} or has_news(head, progress)
+    return held.since not in {max(time - 1, 0), time} or has_news(head, progress, sink)
 
 
 def _report(run: Carrying, start: int) -> CollectionReport:

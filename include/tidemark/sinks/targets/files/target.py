@@ -133,7 +133,7 @@ class FilesTarget(PartedTarget):
     def load(self, before: Progress, after: Progress, rows: Iterator[pa.RecordBatch]) -> int:
         self._check_layout(after.columns)
         with reaching():
-            present = self._present(before)
+            present, after = self._begin(before, after)
             schema = file_schema(after.columns, with_times=not self._is_mirror)
             with tempfile.TemporaryFile(dir=self._folder.path) as spool:  # without a name, and gone with the process
                 buckets = 1
@@ -150,7 +150,7 @@ class FilesTarget(PartedTarget):
     def begin_load(self, before: Progress, after: Progress, extent: Extent) -> FilesLoad:
         self._check_layout(after.columns)
         with reaching():
-            present = self._present(before)
+            present, after = self._begin(before, after)
         schema = file_schema(after.columns, with_times=not self._is_mirror)
 
         def commit(files: tuple[FileEntry, ...], buckets: int) -> int:
@@ -188,6 +188,12 @@ class FilesTarget(PartedTarget):
         with reaching():
             found = self._folder.read()
         return {} if found is None else {"manifest": found.number, "files": len(found.files), "rows": found.rows}
+
+    def _begin(self, before: Progress, after: Progress) -> tuple[Manifest, Progress]:
+        """Return the state that a load takes the place of, and the progress with the columns of the files."""
+        present = self._present(before)
+        known = () if present.progress is None else present.progress.columns
+        return present, replace(after, columns=evolve_columns(known, after.columns))
 
     # -- the steps of a transaction --------------------------------------------------------------------------------
 
