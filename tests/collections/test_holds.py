@@ -73,7 +73,8 @@ def test_a_sink_declares_when_somebody_should_look() -> None:
     (overdue,) = [each for each in found if each.is_overdue]
     assert (overdue.reader, overdue.warn_after_ms) == ("sink-out", 3 * HOUR_MS)
     assert "keeps 4 h of history" in overdue.warning
-    assert "tidemark sink run out" in overdue.hint
+    assert "`tidemark resume out`" in overdue.hint, "a paused sink is not run"
+    assert "`tidemark sink run out`" in overdue.hint
     stale = state(sink_gone=Hold(START_MS, NEVER))
     (left_behind,) = list_holds("planes", stale, START_MS, now_ms=NOW_MS, sink_holds=OF_SINK)
     assert left_behind.is_overdue

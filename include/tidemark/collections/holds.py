@@ -61,7 +61,10 @@ class ReaderHold:
         """What to do about an overdue hold."""
         if self.is_of_sink:
             name = self.reader.removeprefix(SINK_READER)
-            return f"run the sink and see why it stands still: `tidemark sink run {name}`; or drop it"
+            return (
+                "see why the sink stands still: `tidemark status`; if it is paused or suspended, "
+                f"`tidemark resume {name}`; then `tidemark sink run {name}`; or drop it"
+            )
         return (
             "let the reader go on, and move its hold; if nobody needs it any more: "
             f"`tidemark hold release {self.collection} {self.reader}`"

@@ -2,6 +2,9 @@
 
 The order of the durable steps: history is held, rows and progress are committed in the target, and only then the hold
 moves. A run that dies in between leaves a hold that is too old, which the next run moves.
+
+More updates of one commit than a process should hold at once are summed up on disk for a log. A mirror then gets all
+contents anew, piece by piece, in one transaction as with the first load.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ from tidemark.sinks.progress import Progress, check_epoch, known_columns
 from tidemark.sinks.reading.appended_rows import AppendedCommit, list_commits
 from tidemark.sinks.reading.net_changes import check_unique, net_by_key, order_updates
 from tidemark.sinks.reading.rows import (
+    TimeCut,
     appended_rows,
     carried_snapshot,
     columns_of,
@@ -40,13 +44,15 @@ from tidemark.sinks.reading.rows import (
     keyed_rows,
     read_keys,
 )
+from tidemark.sinks.reading.spooled_updates import spooled_updates
 from tidemark.sinks.target import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FAIL_POINTS = ("sink.held", "sink.carried", "sink.moved")
-QUIET_MS = 3_600_000  # a target that nothing comes for learns the time this often, or it would hold history for ever
+QUIET_MS = 3_600_000  # a target that nothing comes for learns the time so often, or it would hold history for ever
+MOST_IN_MEMORY = 4_000_000  # updates: more of one transaction go to disk, or a mirror gets all contents anew
 PIECE_ROWS = 65_536
 DECLARE_AGAIN = "drop the sink, and declare it again with `existing: replace`, which loads all rows anew"
 
@@ -78,26 +84,32 @@ class Carrying:
         return self.writer.shard
 
 
-def has_news(head: ShardHead, progress: Progress) -> bool:
-    """Tell whether there are updates since the progress, or columns, or the time has to be told again."""
+def has_news(head: ShardHead, progress: Progress, sink: SinkDeclaration) -> bool:
+    """Tell whether there are updates since the progress, or columns, or the time has to be told again.
+
+    That is before somebody is warned of the age of the history that a target without news holds.
+    """
     upper, time = head.state.upper, progress.time or 0
-    is_late = not isinstance(upper, int) or upper - time >= QUIET_MS
+    is_late = not isinstance(upper, int) or upper - time >= min(QUIET_MS, sink.warn_after_ms // 2)
     return head.state.changed > time or is_late or not {*columns_of(head)} <= {*progress.columns}
 
 
 def load(run: Carrying) -> None:
     """Carry the contents of now, after history is held from here on."""
-    sink = run.sink
     hold_history(run.shard, run.applied, deployment=run.deployment, writer=run.writer)
     fail_point("sink.held")
-    head = _load_head(run)
-    upper = head.state.open_upper(f"collection {sink.collection!r}")
+    _load_contents(run, _load_head(run))
+
+
+def _load_contents(run: Carrying, head: ShardHead) -> None:
+    """Let the target have the contents that ``head`` pins, and no other rows, in one transaction."""
+    upper = head.state.open_upper(f"collection {run.sink.collection!r}")
     after = replace(run.progress, time=upper, snapshot=carried_snapshot(head), columns=columns_of(head))
-    refuse_when_read_only(run.deployment, f"run of sink {sink.name!r}")
+    refuse_when_read_only(run.deployment, f"run of sink {run.sink.name!r}")
     if run.start_spark is not None and is_large(run.target, head):
         from tidemark.sinks.spark_load import load_with_spark  # noqa: PLC0415 - imports pyspark, for few runs
 
-        run.inserted = load_with_spark(
+        loaded = load_with_spark(
             run.start_spark(),
             run.shard,
             head,
@@ -107,8 +119,9 @@ def load(run: Carrying) -> None:
             check=partial(_check_right, run),
         )
     else:
-        run.inserted = _load_alone(run, after, head)
-    run.details["loaded"] = run.inserted
+        loaded = _load_alone(run, after, head)
+    run.inserted += loaded
+    run.details["loaded"] = loaded
     _move_on(run, after)
 
 
@@ -148,7 +161,7 @@ def follow(run: Carrying) -> bool:
     _keep_history(run, head, start)
     upper = head.state.open_upper(f"collection {run.sink.collection!r}")
     columns = columns_of(head)
-    if not has_news(head, run.progress):
+    if not has_news(head, run.progress, run.sink):
         return False
     if head.state.layout is ShardKind.APPEND_ONLY:
         commits = list_commits(head, start, run.progress.snapshot, collection=run.sink.collection)
@@ -158,17 +171,30 @@ def follow(run: Carrying) -> bool:
             _append(run, head, group, time=end, snapshot=group[-1].snapshot.snapshot_id)
         _append(run, head, last, time=upper, snapshot=carried_snapshot(head))
         return True
-    ends = cut_times(head, start, upper)
-    if run.sink.mode is SinkMode.MIRROR and not run.is_key_kept:
-        _check_key(run, head)
-        ends = [upper]  # between, two rows could have one key
-    for end in ends:
+    cuts = cut_times(head, start, upper)
+    if run.sink.mode is SinkMode.MIRROR:
+        if not run.is_key_kept:  # between, two rows could have one key
+            cuts = [TimeCut(upper, sum(cut.updates for cut in cuts))]
+        if run.target.reloads and max(cut.updates for cut in cuts) > _most_net(head):
+            _load_contents(run, head)
+            return True
+        if not run.is_key_kept:
+            _check_key(run, head)
+    for end, updates in cuts:
         refuse_when_read_only(run.deployment, f"run of sink {run.sink.name!r}")
         after = replace(run.progress, time=end, columns=columns)
-        _carry(run, after, head, start, end)
+        if run.sink.mode is SinkMode.MIRROR:
+            _carry_net(run, after, head, start)
+        else:
+            _carry_log(run, after, head, start, updates)
         _move_on(run, after)
         start = end
     return True
+
+
+def _most_net(head: ShardHead) -> int:
+    """Return of how many updates a mirror is told the net changes; of a huge collection a few times more."""
+    return min(max(MOST_IN_MEMORY, head.row_count // 10), 5 * MOST_IN_MEMORY)
 
 
 def _append(run: Carrying, head: ShardHead, commits: Sequence[AppendedCommit], *, time: int, snapshot: int) -> None:
@@ -186,28 +212,33 @@ def _check_key(run: Carrying, head: ShardHead) -> None:
     check_unique(read_keys(head, run.sink.key_columns), where=f"sink {run.sink.name!r}")
 
 
-def _carry(run: Carrying, after: Progress, head: ShardHead, start: int, end: int) -> None:
-    """Write the updates at times ``[start, end)``."""
-    names = [column.name for column in after.columns]
-    updates = scan_updates(head, start, end)
-    if run.sink.mode is SinkMode.MIRROR:
-        net = net_by_key(updates, names, run.sink.key_columns, where=f"sink {run.sink.name!r}")
-        run.target.mirror(run.progress, after, net.deletes, net.upserts)
-        run.carried_bytes += net.deletes.nbytes + net.upserts.nbytes
-        run.inserted += net.upserts.num_rows
-        run.retracted += net.deletes.num_rows
+def _carry_net(run: Carrying, after: Progress, head: ShardHead, start: int) -> None:
+    """Write what the updates from ``start`` up to the time of ``after`` come to."""
+    names, end = [column.name for column in after.columns], after.time
+    net = net_by_key(scan_updates(head, start, end), names, run.sink.key_columns, where=f"sink {run.sink.name!r}")
+    run.target.mirror(run.progress, after, net.deletes, net.upserts)
+    run.carried_bytes += net.deletes.nbytes + net.upserts.nbytes
+    run.inserted += net.upserts.num_rows
+    run.retracted += net.deletes.num_rows
+
+
+def _carry_log(run: Carrying, after: Progress, head: ShardHead, start: int, updates: int) -> None:
+    """Append the updates from ``start`` up to the time of ``after``, which are about so many."""
+    names, end = [column.name for column in after.columns], after.time
+    assert end is not None  # noqa: S101 - for mypy
+    if updates <= MOST_IN_MEMORY:
+        ordered = order_updates(scan_updates(head, start, end), names)
+        run.target.append(run.progress, after, _counted(run, iter(ordered.to_batches(max_chunksize=PIECE_ROWS))))
     else:
-        ordered = order_updates(updates, names)
-        pieces = iter(ordered.to_batches(max_chunksize=PIECE_ROWS))
-        run.target.append(run.progress, after, _measured(run, pieces))
-        diffs = ordered.column(DIFF)
-        run.inserted += pc.sum(pc.max_element_wise(diffs, 0), min_count=0).as_py()
-        run.retracted -= pc.sum(pc.min_element_wise(diffs, 0), min_count=0).as_py()
+        with spooled_updates(head, start, end, names, run.sink.key_columns or names, updates=updates) as pieces:
+            run.target.append(run.progress, after, _counted(run, pieces))
 
 
 def _counted(run: Carrying, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in _measured(run, rows):
-        run.inserted += batch.num_rows
+        diffs = batch.column(DIFF)
+        run.inserted += pc.sum(pc.max_element_wise(diffs, 0), min_count=0).as_py()
+        run.retracted -= pc.sum(pc.min_element_wise(diffs, 0), min_count=0).as_py()
         yield batch
 
 
@@ -254,8 +285,8 @@ def _gone(run: Carrying, time: int, since: object) -> HistoryGone:
     check_epoch(run.target.look(), run.progress, where=run.target.title)
     return HistoryGone(
         f"the updates of {run.sink.collection!r} in [{time}, {since}) are gone, and {run.target.title} lacks them",
-        hint=f"its hold {run.sink.hold!r} was released by hand, or the target was restored from a backup: "
-        + DECLARE_AGAIN,
+        hint="the target or the collection was restored from a backup, or another tool took the hold "
+        f"{run.sink.hold!r} out of the table: {DECLARE_AGAIN}",
     )
 
 

@@ -133,7 +133,8 @@ def check_owner(found: Progress, owner: Owner, *, replaces: bool, where: str) ->
         )
     raise NotPossible(
         f"{where} belongs to the sink {theirs.sink!r} of the collection {theirs.collection!r}",
-        hint="give this sink a target of its own, or drop that sink first",
+        hint="give this sink a target of its own, or drop that sink first; if nobody has that sink any more, declare "
+        f"one named {theirs.sink!r} with `existing: replace` for this target, run it, and drop it",
     )
 
 

@@ -1,4 +1,9 @@
-"""Cleans up after dropped sinks: history is no longer held, and the target no longer belongs to anybody."""
+"""Cleans up after dropped sinks: history is no longer held, and the target no longer belongs to anybody.
+
+A drop takes a sink out of the catalog first, and looks for runs of it second. A run begins its lease first, and looks
+into the catalog second. So a run that may still claim the target is seen, and the item that says what is to be cleaned
+up stays for a later maintenance, in case the run dies before it takes its progress out of the target itself.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +16,13 @@ from tidemark.collections.holds import read_sink_holds
 from tidemark.collections.maintenance.dropped_tables import REMOVERS as COLLECTION_REMOVERS
 from tidemark.collections.maintenance.dropped_tables import Remains, Remover
 from tidemark.collections.objects.standing import Dropped, ObjectKind
-from tidemark.errors import TidemarkError
+from tidemark.errors import ConfigurationInvalid, TidemarkError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.holds import release
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import DROPPED, Shards
 from tidemark.sinks.targets.registry import open_target
+from tidemark.sinks.turns import may_be_running
 
 log = logging.getLogger(__name__)
 
@@ -30,25 +36,44 @@ def clear_sinks(shards: Shards, deployment: Deployment, gone: Iterable[Dropped])
         if dropped.kind is not ObjectKind.SINK:
             continue
         try:
-            release_history(shards, deployment, dropped)
-            free_target(deployment, dropped)
+            why = _clear(shards, deployment, dropped)
         except TidemarkError as error:
-            waiting.append(f"{dropped.name}: {error}")
-        else:
+            why = str(error)
+        if why is None:
             deployment.objects.forget(dropped)
+        else:
+            waiting.append(f"{dropped.name}: {why}")
     return waiting
 
 
 def remove_sink(shards: Shards, deployment: Deployment, remains: Remains, now_ms: int) -> str | None:
-    """Clean up, or return why that waits; a target that fails for longer than the grace keeps its progress."""
-    release_history(shards, deployment, remains.dropped)
+    """Clean up, or return why that waits; after the grace a target is given up whose connection nobody has any more."""
+    if not remains.waits_at(now_ms) and not _is_connected(deployment, remains.dropped):
+        release_history(shards, deployment, remains.dropped)
+        log.warning("%s: its target keeps the progress of the sink: no connection to it is set", remains.dropped)
+        return None
     try:
-        free_target(deployment, remains.dropped)
+        why = _clear(shards, deployment, remains.dropped)
     except TidemarkError as error:
-        if remains.waits_at(now_ms):
-            return f"{remains}: {error}"
-        log.warning("%s: its target keeps the progress of the sink: %s", remains.dropped, error)
-    return None
+        why = str(error)
+    return None if why is None else f"{remains.dropped}: {why}"
+
+
+def _is_connected(deployment: Deployment, dropped: Dropped) -> bool:
+    """Tell whether the environment has the connection of the target, whether or not that answers."""
+    try:
+        open_target(SinkDeclaration.model_validate(dropped.definition), deployment.settings).close()
+    except ConfigurationInvalid:
+        return False
+    return True
+
+
+def _clear(shards: Shards, deployment: Deployment, dropped: Dropped) -> str | None:
+    """Release the history and free the target; return why that may have to be done again. Raises as the two."""
+    is_running = may_be_running(deployment.settings, dropped.name, dropped.object_id)
+    release_history(shards, deployment, dropped)
+    free_target(deployment, dropped)
+    return "a run of it may be under way, and claim the target once more" if is_running else None
 
 
 # For maintenance: what is left of any object.

@@ -31,7 +31,7 @@ from tidemark.sinks.target import Target
 from tidemark.sinks.targets.registry import open_target
 from tidemark.sinks.turns import taking_turn
 
-FAIL_POINTS = ("sink.claimed",)
+FAIL_POINTS = ("sink.looked", "sink.claimed")
 _ROUNDS = 3  # what comes during a long round is carried by the next one: other runs were skipped meanwhile
 
 OpenTarget = Callable[[SinkDeclaration, Settings], Target]
@@ -91,9 +91,9 @@ def run_sink(
     """
     if read_mode(deployment) is Mode.READ_ONLY:
         return _skipped(f"deployment {deployment.generation} is read-only: the one that leads runs the sinks")
-    if not is_applied(deployment, applied):
-        return _skipped("the sink was dropped after it was chosen to run")
     with taking_turn(deployment.settings, applied) as other:
+        if not is_applied(deployment, applied):  # after the lease began, which a drop looks for after the catalog
+            return _skipped("the sink was dropped after it was chosen to run")
         if other is not None:
             since = moment_text(other.began_ms)
             return _skipped(f"another run of the sink is under way since {since}, in {other.writer}")
@@ -134,6 +134,7 @@ def _run_in_turn(
             return CollectionReport(
                 outcome=Outcome.UNCHANGED, lower=found.time, upper=found.time, strategy=strategy, details=details
             )
+        fail_point("sink.looked")
         claimed = target.claim(owner, generation=deployment.generation)
         fail_point("sink.claimed")
         kept = {*deployment.registry.get(sink.collection).key}
@@ -195,7 +196,7 @@ def _is_due(sink: SinkDeclaration, head: ShardHead, progress: Progress) -> bool:
     time, held = progress.time, head.state.holds.get(sink.hold)
     if time is None or held is None or not held.is_durable:
         return True
-    return held.since not in {max(time - 1, 0), time} or has_news(head, progress)
+    return held.since not in {max(time - 1, 0), time} or has_news(head, progress, sink)
 
 
 def _report(run: Carrying, start: int) -> CollectionReport:

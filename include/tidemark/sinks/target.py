@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from tidemark.collections.declarations.sink import SinkDeclaration
 from tidemark.errors import CommitStateUnknown, Unreachable
@@ -40,6 +40,7 @@ class Target(ABC):
     """
 
     title: str  # as messages name the target; without secrets
+    reloads: ClassVar[bool] = True  # whether ``load`` takes the place of rows that the sink has written, too
 
     def __init__(self, sink: SinkDeclaration) -> None:
         self.sink = sink
@@ -80,9 +81,11 @@ class Target(ABC):
 
     @abstractmethod
     def load(self, before: Progress, after: Progress, rows: Iterator[pa.RecordBatch]) -> int:
-        """Write the first contents and the progress in one transaction; return the number of rows.
+        """Write the contents and the progress in one transaction; return the number of rows.
 
-        Of a mirror, the rows have the columns of ``after``; of changes, also ``_time`` and ``_diff`` (bigint).
+        They take the place of all rows. After the first contents, when ``before`` has a time, the columns evolve. Of a
+        mirror, the rows have the columns of ``after``; of changes, which are loaded once, also ``_time`` and ``_diff``
+        (bigint).
         """
 
     @abstractmethod
@@ -174,4 +177,4 @@ class PartedTarget(Target):
 
     @abstractmethod
     def begin_load(self, before: Progress, after: Progress, extent: Extent) -> PartedLoad:
-        """Begin the first load, in the place of ``load``; raises as ``load``."""
+        """Begin a load, in the place of ``load``; raises as ``load``."""

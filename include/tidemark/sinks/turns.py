@@ -14,7 +14,7 @@ from typing import Final
 
 from tidemark.collections.deployment import AppliedSink
 from tidemark.errors import Unreachable
-from tidemark.iceberg.leases.holding import HeldLease, seems_alive, writer_id
+from tidemark.iceberg.leases.holding import HeldLease, may_be_alive, seems_alive, writer_id
 from tidemark.iceberg.leases.lease import Lease
 from tidemark.iceberg.leases.table import read_leases
 from tidemark.settings import Settings
@@ -26,7 +26,7 @@ _PAUSE_S: Final = 0.5
 @contextmanager
 def taking_turn(settings: Settings, applied: AppliedSink) -> Iterator[Lease | None]:
     """Hold the lease of the sink; yield None when this run's turn has come, or the lease of the run that goes on."""
-    lease = HeldLease(settings, _operation(applied), [applied.collection])
+    lease = HeldLease(settings, _operation(applied.name, applied.id), [applied.collection])
     lease.begin()
     try:
         until_s = time.monotonic() + WAIT_S
@@ -61,14 +61,24 @@ def find_lost_runs(settings: Settings, applied: AppliedSink) -> list[Lease]:
     return [lease for lease in leases if lease.writer != writer_id() and not seems_alive(lease, now_ms)]
 
 
+def may_be_running(settings: Settings, sink: str, sink_id: int) -> bool:
+    """Tell whether a run of the sink, in any process, may still claim its target; a silent one on another host may.
+
+    Its lease stays until the run ends, or maintenance has watched it. Raises ``Unreachable`` if the database of the
+    leases does not answer.
+    """
+    leases, _ = read_leases(settings)
+    return any(lease.operation == _operation(sink, sink_id) and may_be_alive(lease) for lease in leases)
+
+
 def _leases_of(settings: Settings, applied: AppliedSink) -> tuple[list[Lease], int]:
     """Return the leases of the sink, the oldest first, and the time of their database."""
     try:
         leases, now_ms = read_leases(settings)
     except Unreachable:
         return [], 0
-    return [lease for lease in leases if lease.operation == _operation(applied)], now_ms
+    return [lease for lease in leases if lease.operation == _operation(applied.name, applied.id)], now_ms
 
 
-def _operation(applied: AppliedSink) -> str:
-    return f"sink {applied.name} ({applied.id})"  # a sink that is declared anew under the name runs for itself
+def _operation(sink: str, sink_id: int) -> str:
+    return f"sink {sink} ({sink_id})"  # a sink that is declared anew under the name runs for itself

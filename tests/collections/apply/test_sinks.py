@@ -198,6 +198,15 @@ def test_a_mirror_of_appended_rows_is_a_mistake(place: Home) -> None:
         apply(place, f"  copies: {{from: appended, mode: mirror, key: [id], {TO}}}")
 
 
+@pytest.mark.parametrize("key", ["", "key: [], "])
+def test_a_mirror_of_a_multiset_needs_a_key(place: Home, key: str) -> None:
+    bag = "bag: {kind: differential, schema: 'id int', source: {format: json, path: bag.json}}"
+    with pytest.raises(UsageError, match="a mirror tells rows apart") as caught:
+        apply(place, f"  copies: {{from: bag, mode: mirror, {key}{TO}}}", events=bag)
+    assert caught.value.exit_code is ExitCode.USAGE
+    assert "declare `mode: changes`, or the columns that are unique in 'bag'" in caught.value.hint
+
+
 def test_two_sinks_have_two_targets(place: Home) -> None:
     with pytest.raises(NotPossible, match="'a' and 'b' have one target"):
         apply(place, f"  a: {{from: events, mode: mirror, {TO}}}\n  b: {{from: events, mode: changes, {TO}}}")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.sinks.changes import change
 from tests.support.crash import die_at
-from tests.support.dying import interrupted_at
+from tests.support.dying import Crash, interrupted_at
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
 from tidemark.collections.maintenance.dropped_tables import remove_dropped
@@ -18,7 +18,7 @@ from tidemark.errors import StillRead
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.shards import Shards
-from tidemark.sinks import removal
+from tidemark.sinks import removal, run
 from tidemark.sinks.removal import REMOVERS, clear_sinks
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ pytestmark = pytest.mark.postgres
 PLACE = {"connection": "pg", "table": "copies"}
 
 
-def drop_sink(settings: Settings) -> list[str]:
+def drop_sink(settings: Settings, name: str = "copies") -> list[str]:
     shards, deployment, clock = Shards.connect(settings), deployment_of(settings), SystemClock()
-    plans = plan_drop(shards, deployment, ["copies"], clock=clock)
+    plans = plan_drop(shards, deployment, [name], clock=clock)
     return clear_sinks(shards, deployment, drop(shards, deployment, plans, clock=clock))
 
 
@@ -71,12 +71,55 @@ def test_a_target_that_is_away_is_cleaned_up_by_maintenance(sinking: Home, datab
     (why,) = drop_sink(sinking.settings)
     assert "does not answer" in why
     assert sinking.shard().load().state.holds == {}, "history is not kept for a target that is away"
+    sinking.clock.step(30 * 86_400_000)
+    late = remove_dropped(sinking.shards, sinking.deployment, clock=sinking.clock, removers=REMOVERS)
+    assert [list(result.details) for result in late.collections.values()] == [["waits"]], "however long it is away"
 
     sinking.settings = known
     deployment = sinking.deployment
     report = remove_dropped(sinking.shards, deployment, clock=sinking.clock, removers=REMOVERS)
     assert [result.strategy for result in report.collections.values()] == ["removed"]
     assert database.rows("SELECT * FROM tidemark_sinks") == []
+
+
+def test_a_run_that_claims_after_the_drop_and_dies_leaves_no_progress(
+    sinking: Home, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise Crash
+
+    sinking.declare_sink(to=PLACE)
+    waiting: list[str] = []
+    monkeypatch.setattr(run, "refuse_dropped", die)
+    with interrupted_at("sink.looked", lambda: waiting.extend(drop_sink(sinking.settings))), pytest.raises(Crash):
+        sinking.run_sink()
+    assert database.rows("SELECT sink FROM tidemark_sinks") == [("copies",)]
+    assert "a run of it may be under way" in waiting[0]
+    deployment = sinking.deployment
+    remove_dropped(sinking.shards, deployment, clock=sinking.clock, removers=REMOVERS)
+    assert database.rows("SELECT sink FROM tidemark_sinks") == []
+    assert deployment.objects.dropped() == []
+
+
+def test_a_target_of_a_sink_that_nobody_has_any_more_is_freed_as_the_hint_says(
+    sinking: Home, database: Database
+) -> None:
+    sinking.declare_sink("lost", to=PLACE)
+    sinking.run_sink("lost")
+    database.execute("UPDATE tidemark_sinks SET sink_id = 77, collection = 'far', table_uuid = 'of another home'")
+    drop_sink(sinking.settings, "lost")
+    assert len(database.rows("SELECT * FROM tidemark_sinks")) == 1
+    replacing = {**PLACE, "existing": "replace"}
+    sinking.declare_sink("others", to=replacing)
+    refused = sinking.run_sink("others").error
+    assert refused is not None
+    assert (refused.exit_code, "one named 'lost' with `existing: replace`" in refused.hint) == (76, True)
+
+    sinking.declare_sink("lost", to=replacing)
+    assert sinking.run_sink("lost").error is None
+    assert drop_sink(sinking.settings, "lost") == []
+    assert sinking.run_sink("others").error is None
+    assert database.rows() == sinking.tuples("events")
 
 
 def test_a_sink_of_the_same_name_keeps_what_is_its_own(sinking: Home, database: Database) -> None:

@@ -83,6 +83,40 @@ def test_a_quiet_target_learns_the_time_once_an_hour(sinking: Home, database: Da
     assert database.progress() == sinking.clock.now_ms() != before
 
 
+def test_a_quiet_target_learns_the_time_before_anybody_is_warned(sinking: Home, database: Database) -> None:
+    sinking.declare_sink(to=TO, warn_after="10m")
+    sinking.run_sink()
+    for minutes in (4, 2):
+        before, upper = database.progress(), sinking.upper("events")
+        sinking.clock.step(minutes * 60_000)
+        Writer.join(sinking.shard(), 1).advance(lower=upper, new_upper=sinking.clock.now_ms())
+        assert sinking.run_sink().outcome is Outcome.UNCHANGED
+        assert (database.progress() == before) is (minutes == 4)
+    state = sinking.shard().load().state
+    assert state.holds["sink-copies"].since == sinking.clock.now_ms() - 1
+
+
+def test_a_mirror_that_lacks_very_much_is_loaded_anew(
+    sinking: Home, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidemark.sinks.carrying.MOST_IN_MEMORY", 3)
+    database.execute("CREATE TABLE copies (id bigint PRIMARY KEY, name text); CREATE VIEW seen AS SELECT * FROM copies")
+    sinking.declare_sink(to=TO)
+    sinking.run_sink()
+    seen: list[object] = []
+    change(sinking, put={1: "B", 2: "C", 4: "D", 5: "E"}, delete=(0,))
+    with interrupted_at("sink.postgres-written", lambda: seen.append(database.rows())):
+        assert sinking.run_sink().details["loaded"] == 4
+    assert seen == [[(0, "a"), (1, "b"), (2, None)]], "readers see the rows before until the commit"
+    assert database.rows() == sinking.tuples("events")
+    with sinking.shard().load().table.update_schema() as update:
+        update.rename_column("name", "title")
+    for id_ in (6, 7, 8, 9):
+        change_with_title(sinking, id_, "new")
+    assert sinking.run_sink().details["loaded"] == 8
+    assert database.rows("SELECT title FROM copies WHERE id IN (1, 9)") == [("B",), ("new",)]
+
+
 def test_history_that_is_gone_is_66_and_a_new_sink_replaces_the_rows(sinking: Home, database: Database) -> None:
     sinking.declare_sink(to=TO)
     sinking.run_sink()

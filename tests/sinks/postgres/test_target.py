@@ -65,6 +65,26 @@ def test_a_table_without_the_key_is_65(sinking: Home, database: Database) -> Non
     assert "ADD PRIMARY KEY (id)" in failed.error.hint
 
 
+@pytest.mark.parametrize(
+    ("key", "is_one"),
+    [
+        ("CREATE UNIQUE INDEX ON copies (id) INCLUDE (name)", True),
+        ("CREATE UNIQUE INDEX ON copies (id, name)", False),
+        ("ALTER TABLE copies ADD UNIQUE (id) DEFERRABLE", False),
+        ("ALTER TABLE copies ADD PRIMARY KEY (id) DEFERRABLE INITIALLY DEFERRED", False),
+    ],
+)
+def test_only_a_key_that_replaces_rows_is_one(sinking: Home, database: Database, key: str, *, is_one: bool) -> None:
+    database.execute(f"CREATE TABLE copies (id bigint, name text); {key}")
+    sinking.declare_sink(to=TO)
+    loaded = sinking.run_sink()
+    assert (loaded.exit_code, database.rows() == sinking.tuples("events")) == (0 if is_one else 65, is_one)
+    if is_one:
+        change(sinking, put={1: "B", 3: "c"}, delete=(0,))
+        assert sinking.run_sink().error is None
+        assert database.rows() == sinking.tuples("events")
+
+
 def test_rows_that_are_there_are_refused_or_replaced(sinking: Home, database: Database) -> None:
     database.execute("CREATE TABLE copies (id bigint PRIMARY KEY, name text); INSERT INTO copies VALUES (99, 'old')")
     sinking.declare_sink(to=TO)

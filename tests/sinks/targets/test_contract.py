@@ -183,6 +183,30 @@ def test_a_target_that_was_forgotten_is_taken_only_to_replace_its_rows(driven: D
     assert taken.rows() == [row(2, "b")]
 
 
+def test_a_later_load_takes_the_place_of_all_rows_and_keeps_the_columns(driven: Driven) -> None:
+    old = columns(id_1="bigint", name_2="string", more_3="date")
+    run = driven.run()
+    run.load([{**row(id_, "a"), "more": date(2026, 1, id_)} for id_ in (1, 2, 3)], old)
+    run.mirror([{**row(1, "b"), "more": None}], [row(2, None)], old)
+    new = columns(id_1="bigint", name_2="string", size_4="bigint")
+    assert run.load([{**row(4, "a"), "size": 1}, {**row(5, "b"), "size": None}], new, time=20) == 2
+    loaded = {4: {**row(4, "a"), "more": None, "size": 1}, 5: {**row(5, "b"), "more": None, "size": None}}
+    assert by_id(run) == loaded
+    run = driven.run()
+    assert {column.id for column in run.progress.columns} == {1, 2, 3, 4}
+    run.mirror([{**row(5, "B"), "size": 2}], [row(4, None)], new)
+    assert by_id(run) == {5: {**row(5, "B"), "more": None, "size": 2}}
+
+
+def test_a_later_load_of_a_run_that_was_overtaken_is_fenced(driven: Driven) -> None:
+    run = driven.run()
+    run.load([row(1, "a")])
+    newer = driven.run()
+    with pytest.raises(FencedByEpoch):
+        run.load([row(2, "older")], time=20)
+    assert newer.rows() == [row(1, "a")]
+
+
 # -- columns -------------------------------------------------------------------------------------------------------
 
 WIDE = columns(id_1="int", name_2="string", count_3="int", list_4="array<int>", pair_5="struct<a:int,b:float>")

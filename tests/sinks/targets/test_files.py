@@ -13,7 +13,7 @@ import pytest
 
 from tests.sinks.foreign_readers import arrow_rows, files_of, read_manifest
 from tests.sinks.targets.driving import OWNER, PLAIN, Driven, columns
-from tests.support.dying import Crash, dying_at
+from tests.support.dying import Crash, dying_at, interrupted_at
 from tidemark.errors import (
     CommitStateUnknown,
     ConfigurationInvalid,
@@ -21,6 +21,7 @@ from tidemark.errors import (
     NotPossible,
     Refused,
     SchemaMismatch,
+    StaleState,
     Unreachable,
 )
 from tidemark.sinks.targets.files import partitions
@@ -177,6 +178,46 @@ def test_what_no_manifest_of_the_last_hour_names_is_removed(plain: Driven, out: 
     assert (out / "theirs.parquet").exists()
     assert len(list((out / "_tidemark").glob("manifest-*"))) == 3, "those that were the last one within the hour"
     assert last.rows() == [row(1, "b")]
+
+
+def go_on_for_hours(plain: Driven, out: Path) -> None:
+    """Let another run write, and a later one remove the manifests in between, whose numbers so are free again."""
+    plain.run().mirror([row(1, "newer")])
+    grow_older(out, 2 * GRACE_S)
+    plain.run()
+
+
+def test_a_run_that_stood_still_for_hours_before_it_published_is_refused(plain: Driven, out: Path) -> None:
+    run = plain.run()
+    run.load([row(1, "a")])
+    with (
+        interrupted_at("sink.files-written", lambda: go_on_for_hours(plain, out)) as failures,
+        pytest.raises(StaleState, match="another run"),
+    ):
+        run.mirror([row(1, "older")])
+    assert not failures
+    newest = plain.run()
+    assert newest.rows() == [row(1, "newer")]
+    newest.mirror([row(2, "b")])
+    assert newest.rows() == [row(1, "newer"), row(2, "b")]
+
+
+def test_a_run_that_stood_still_for_hours_in_its_claim_claims_again(plain: Driven, out: Path) -> None:
+    plain.run().load([row(1, "a")])
+    with interrupted_at("sink.files-read", lambda: go_on_for_hours(plain, out)) as failures:
+        late = plain.run()
+    assert not failures
+    late.mirror([row(2, "b")])
+    assert late.rows() == [row(1, "newer"), row(2, "b")]
+
+
+def test_files_that_a_later_manifest_may_name_stay(plain: Driven) -> None:
+    run = plain.run()
+    run.load([row(1, "a")])
+    with interrupted_at("sink.files-committed", plain.run) as failures, pytest.raises(CommitStateUnknown):
+        run.mirror([row(2, "b")])
+    assert not failures
+    assert plain.run().rows() == [row(1, "a"), row(2, "b")]
 
 
 def test_the_files_of_a_sink_in_a_folder_inside_stay(plain: Driven, out: Path) -> None:

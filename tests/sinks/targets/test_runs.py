@@ -10,6 +10,7 @@ import pytest
 
 from tests.conftest import settings_in
 from tests.sinks.changes import change
+from tests.sinks.foreign_readers import arrow_rows, files_of, read_manifest
 from tests.sinks.targets.conftest import KINDS, place, with_lake
 from tests.sinks.targets.driving import Driven
 from tests.support.crash import die_at
@@ -22,6 +23,7 @@ from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.report import Outcome
 from tidemark.sinks import carrying, run
 from tidemark.sinks.inspection import read_statuses
+from tidemark.sinks.reading import spooled_updates
 from tidemark.sinks.targets.files import target as files
 from tidemark.sinks.targets.iceberg import target as iceberg
 
@@ -67,6 +69,47 @@ def test_a_run_loads_and_the_next_ones_carry_changes(carrying: Home, tmp_path: P
     assert (carried.inserted, carried.retracted, carried.lower) == (2, 1, loaded.upper)
     assert target.rows() == carrying.user_rows("events")
     assert carrying.run_sink().outcome is Outcome.UNCHANGED
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mirror_that_lacks_very_much_is_loaded_anew(
+    carrying: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("tidemark.sinks.carrying.MOST_IN_MEMORY", 3)
+    target = sinking(carrying, kind, tmp_path, "mirror")
+    loaded = carrying.run_sink()
+    change(carrying, put={1: "B", 3: "c"}, delete=(0,))
+    again = carrying.run_sink()
+    assert (again.details["loaded"], again.lower, again.upper) == (3, loaded.upper, carrying.upper("events"))
+    assert target.rows() == carrying.user_rows("events")
+    change(carrying, put={1: "b"})
+    little = carrying.run_sink()
+    assert (little.inserted, "loaded" in little.details) == (1, False)
+    assert target.rows() == carrying.user_rows("events")
+    assert carrying.shard().load().state.holds["sink-copies"].since == carrying.upper("events") - 1
+
+
+def test_a_log_of_very_many_updates_is_summed_up_on_disk_in_the_same_order(
+    carrying: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = sinking(carrying, "files", tmp_path, "changes")
+    carrying.declare_sink("spooled", to={"path": str(tmp_path / "spooled")}, mode="changes")
+    spooled = Driven(carrying.settings, {"path": str(tmp_path / "spooled")}, "changes")
+    for name in ("copies", "spooled"):
+        carrying.run_sink(name)
+    change(carrying, put=dict.fromkeys(range(20), "x"))
+    change(carrying, put=dict.fromkeys(range(10)), delete=(12, 13))
+    carried = carrying.run_sink()
+    monkeypatch.setattr("tidemark.sinks.carrying.MOST_IN_MEMORY", 0)
+    monkeypatch.setattr(spooled_updates, "PART_UPDATES", 20)
+    monkeypatch.setattr(spooled_updates, "_PIECE_ROWS", 3)
+    report = carrying.run_sink("spooled")
+    assert (report.inserted, report.retracted) == (carried.inserted, carried.retracted)
+    assert report.inserted == 30
+    assert spooled.rows() == target.rows()
+    log = arrow_rows(files_of(tmp_path / "spooled", read_manifest(tmp_path / "spooled")))
+    order = [(each["_time"], each["_diff"]) for each in log]
+    assert order == sorted(order)
 
 
 def test_sinks_are_declared_looked_at_and_run(carrying: Home, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from tidemark.collections.declarations.append_only import ColumnNames, Duration, duration_ms
 from tidemark.collections.declarations.collection import Declaration, Kind, Name
@@ -162,12 +162,6 @@ class SinkDeclaration(Strict):
     warn_after: Duration = "1d"  # the age of the kept history at which somebody should look
     spark_from_rows: Annotated[int, Field(ge=1)] = 100_000_000  # a first load of so many rows is for many processes
 
-    @model_validator(mode="after")
-    def _has_a_key_if_it_mirrors(self) -> Self:
-        if self.mode is SinkMode.MIRROR and self.key == ():
-            raise ValueError("a `mirror` needs columns in its `key`; leave `key` out for the key of the collection")
-        return self
-
     @property
     def warn_after_ms(self) -> int:
         return duration_ms(self.warn_after)
@@ -199,9 +193,11 @@ class SinkDeclaration(Strict):
                 hint="declare `mode: changes`, which carries its rows in the order of their commits",
             )
         if self.mode is SinkMode.MIRROR and not key:
+            lacking = f"{collection.name!r} has no key" if self.key is None else "its `key` has no columns"
             raise UsageError(
-                f"sink {self.name!r}: {collection.name!r} has no key, and a mirror tells rows apart by it",
-                hint="declare `mode: changes`, or the columns that are unique in it as the `key` of the sink",
+                f"sink {self.name!r}: {lacking}, and a mirror tells rows apart by it",
+                hint=f"declare `mode: changes`, or the columns that are unique in {collection.name!r} as the `key` of "
+                "the sink; without `key` it is the key of the collection",
             )
         return self.model_copy(update={"key": key})
 

@@ -40,6 +40,8 @@ class Remains:
         return bool(self.holds) or now_ms < self.due_ms
 
     def __str__(self) -> str:
+        if self.dropped.kind is ObjectKind.SINK:
+            return f"{self.dropped}: each maintenance tries to take its progress out of the target"
         held = [f"held by {reader} until {self._end_of(reader, hold)}" for reader, hold in self.holds.items()]
         why = "; ".join([f"goes after {moment_text(self.due_ms)}", *held])
         table = f", its table is {DROPPED}.{self.dropped.table}" if self.has_table else ""

@@ -51,8 +51,11 @@ def seems_alive(lease: Lease, now_ms: int) -> bool:
 
     For those who are polite, and do no harm if they are wrong; ``now_ms`` is of the clock of the database.
     """
-    if now_ms - lease.renewed_ms > 1000 * lease.length_s / 2:
-        return False
+    return now_ms - lease.renewed_ms <= 1000 * lease.length_s / 2 and may_be_alive(lease)
+
+
+def may_be_alive(lease: Lease) -> bool:
+    """Tell whether the process of the lease runs; one on another host may, however silent."""
     host, _, process = lease.writer.rpartition(":")
     return host != socket.gethostname() or _is_running(int(process))
 

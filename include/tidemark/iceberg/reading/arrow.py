@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -74,8 +74,7 @@ def scan_snapshot(
 ) -> pa.Table:
     """Return the rows of one snapshot under the present schema, all its columns or ``columns``."""
     chosen = AlwaysTrue() if row_filter is None else row_filter
-    with naming_damage(lambda: head):
-        tasks = list(head.table.scan(snapshot_id=snapshot.snapshot_id, row_filter=chosen).plan_files())
+    tasks = _plan(head, snapshot, chosen)
     return scan_tasks(head, tasks, columns=columns, row_filter=chosen, limit=limit)
 
 
@@ -106,10 +105,29 @@ def scan_tasks(
 
 def scan_updates(head: ShardHead, from_: int, until: int | None) -> pa.Table:
     """Return the change log at times ``[from_, until)`` as it is stored; None: no end."""
+    return scan_snapshot(head, _log_of(head), row_filter=_at_times(from_, until))
+
+
+def scan_updates_by_file(head: ShardHead, from_: int, until: int) -> Iterator[pa.Table]:
+    """Yield the same as ``scan_updates``, one file of the log at a time."""
+    chosen = _at_times(from_, until)
+    for task in _plan(head, _log_of(head), chosen):
+        yield scan_tasks(head, [task], row_filter=chosen)
+
+
+def _log_of(head: ShardHead) -> Snapshot:
     if head.updates is None:
         raise TypeError("a shard without a change log")  # callers have checked the layout
-    times = f"{TIME} >= {from_}" if until is None else f"{TIME} >= {from_} and {TIME} < {until}"
-    return scan_snapshot(head, head.updates, row_filter=parse(times))
+    return head.updates
+
+
+def _at_times(from_: int, until: int | None) -> BooleanExpression:
+    return parse(f"{TIME} >= {from_}" if until is None else f"{TIME} >= {from_} and {TIME} < {until}")
+
+
+def _plan(head: ShardHead, snapshot: Snapshot, row_filter: BooleanExpression) -> list[FileScanTask]:
+    with naming_damage(lambda: head):
+        return list(head.table.scan(snapshot_id=snapshot.snapshot_id, row_filter=row_filter).plan_files())
 
 
 def consolidate_arrow(updates: pa.Table, columns: Sequence[str]) -> pa.Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyiceberg.table.snapshots import Snapshot
@@ -72,8 +73,15 @@ def appended_rows(
             yield _with_update(batch, commit.lower)
 
 
-def cut_times(head: ShardHead, from_: int, until: int, *, rows: int = TRANSACTION_ROWS) -> list[int]:
-    """Return ends of intervals that cut ``[from_, until)`` between commits; each holds about ``rows`` updates at most.
+class TimeCut(NamedTuple):
+    """An interval of times that begins where the one before ends; ``updates`` is how many the log has there."""
+
+    end: int  # exclusive
+    updates: int
+
+
+def cut_times(head: ShardHead, from_: int, until: int, *, rows: int = TRANSACTION_ROWS) -> list[TimeCut]:
+    """Return intervals that cut ``[from_, until)`` between commits; each holds about ``rows`` updates at most.
 
     A commit is never cut, and so a large one stays whole; the last end is ``until``.
     """
@@ -87,14 +95,14 @@ def cut_times(head: ShardHead, from_: int, until: int, *, rows: int = TRANSACTIO
             break
         if state.kind is not CommitKind.COMPACT:
             commits.append((state.upper, int(snapshot.summary["added-records"] or 0)))
-    ends: list[int] = []
+    cuts: list[TimeCut] = []
     counted, last = 0, from_
     for upper, added in sorted(commits):
         if counted and counted + added > rows and last < until:
-            ends.append(last)
+            cuts.append(TimeCut(last, counted))
             counted = 0
         counted, last = counted + added, upper
-    return [*ends, until]
+    return [*cuts, TimeCut(until, counted)]
 
 
 def cut_commits(commits: Sequence[AppendedCommit], *, rows: int = TRANSACTION_ROWS) -> list[list[AppendedCommit]]:

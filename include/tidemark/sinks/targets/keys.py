@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType
@@ -36,13 +37,13 @@ class Keys:
 
 
 def hash_keys(rows: pa.Table, key: Sequence[str]) -> NDArray[np.int64]:
-    """Return a number for each row, from 0, that is the same for equal keys, today and later."""
+    """Return a number for each row, from 0, that is the same for equal keys, today and later; NULL equals NULL."""
     found = np.zeros(rows.num_rows, dtype=np.int64)
     for name in key:
         column = comparable(rows.column(name))
         is_text = pa.types.is_boolean(column.type) or pa.types.is_floating(column.type)
         hashes = _hash(column.cast(pa.string()) if is_text else column)
-        found = (found * 31 + np.asarray(hashes.to_numpy(), dtype=np.int64)) % _HASHES
+        found = (found * 31 + np.asarray(pc.fill_null(hashes, 0).to_numpy(), dtype=np.int64)) % _HASHES
     return found
 
 

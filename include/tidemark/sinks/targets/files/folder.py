@@ -56,7 +56,7 @@ class Folder:
         return Manifest.parse(path.read_text(encoding="utf-8"), where=str(path))
 
     def publish(self, manifest: Manifest) -> None:
-        """Create the manifest of that number, complete from the first moment on.
+        """Create the manifest of that number, complete from the first moment on; ``show_latest`` says if it counts.
 
         Raises ``StaleState`` if another run has published this number; nothing was changed.
         """
@@ -88,10 +88,17 @@ class Folder:
             sync_folder(self.path)
             sync_folder(self.path.parent)
 
-    def show_latest(self, manifest: Manifest) -> None:
-        """Let ``manifest.json`` be this manifest, unless a later one is there already."""
-        if self._numbers()[-1] == manifest.number:
+    def show_latest(self, manifest: Manifest) -> bool:
+        """Let ``manifest.json`` be this manifest, which was just published, unless a later one is there already.
+
+        Then the manifest may never have been the state: a run that stood still for an hour before it published finds
+        its number free again, after others came further and ``clean`` removed theirs. The last one is never removed, so
+        that such a run always sees a later one here.
+        """
+        is_last = self._numbers()[-1] == manifest.number
+        if is_last:
             write_whole(self._meta / LATEST, manifest.to_text())
+        return is_last
 
     def clean(self, latest: Manifest) -> None:
         """Remove manifests that were replaced more than an hour ago, and the data files that no other one names.

@@ -41,8 +41,9 @@ from tidemark.sinks.targets.files.spool import keep_aside, read_aside
 from tidemark.sinks.targets.files.writing import FileWriter, read_rows
 from tidemark.sinks.targets.keys import Keys
 
-FAIL_POINTS = ("sink.files-written", "sink.files-committed")
+FAIL_POINTS = ("sink.files-read", "sink.files-written", "sink.files-committed")
 _GROWTH = 4  # times more rows than the buckets were made for: then there are more buckets
+_ASKS = "the next run asks the folder: nothing is written twice, or left out"
 _SMALL_ROWS = 65_536  # of a log's file, which the next updates are written together with
 
 
@@ -105,7 +106,6 @@ class FilesTarget(PartedTarget):
         ask = retrying(StaleState, attempts=12, what=f"the claim of {self.title}")
         with reaching():
             claimed: Manifest = ask(self._claim, owner, generation)
-            self._folder.show_latest(claimed)
             self._folder.clean(claimed)
         assert claimed.progress is not None  # noqa: S101 - for mypy
         return claimed.progress
@@ -120,14 +120,20 @@ class FilesTarget(PartedTarget):
             replaces=self._place.replaces,
             where=self.title,
         )
-        claimed = replace(found, number=found.number + 1, commit_id=str(uuid4()), progress=progress)
-        self._folder.publish(claimed)
-        return claimed
+        fail_point("sink.files-read")
+        return self._change_progress(found, progress)
+
+    def _change_progress(self, found: Manifest, progress: Progress | None) -> Manifest:
+        changed = replace(found, number=found.number + 1, commit_id=str(uuid4()), progress=progress)
+        self._folder.publish(changed)
+        if not self._folder.show_latest(changed):
+            raise StaleState(f"another run has come further in {self.title}", hint="run it again")
+        return changed
 
     def load(self, before: Progress, after: Progress, rows: Iterator[pa.RecordBatch]) -> int:
         self._check_layout(after.columns)
         with reaching():
-            present = self._present(before)
+            present, after = self._begin(before, after)
             schema = file_schema(after.columns, with_times=not self._is_mirror)
             with tempfile.TemporaryFile(dir=self._folder.path) as spool:  # without a name, and gone with the process
                 buckets = 1
@@ -144,7 +150,7 @@ class FilesTarget(PartedTarget):
     def begin_load(self, before: Progress, after: Progress, extent: Extent) -> FilesLoad:
         self._check_layout(after.columns)
         with reaching():
-            present = self._present(before)
+            present, after = self._begin(before, after)
         schema = file_schema(after.columns, with_times=not self._is_mirror)
 
         def commit(files: tuple[FileEntry, ...], buckets: int) -> int:
@@ -176,14 +182,18 @@ class FilesTarget(PartedTarget):
         with reaching():
             found = self._folder.read()
             if found is not None and found.progress is not None and found.progress.owner == owner:
-                left = replace(found, number=found.number + 1, commit_id=str(uuid4()), progress=None)
-                self._folder.publish(left)
-                self._folder.show_latest(left)
+                self._change_progress(found, None)
 
     def describe(self) -> dict[str, Any]:
         with reaching():
             found = self._folder.read()
         return {} if found is None else {"manifest": found.number, "files": len(found.files), "rows": found.rows}
+
+    def _begin(self, before: Progress, after: Progress) -> tuple[Manifest, Progress]:
+        """Return the state that a load takes the place of, and the progress with the columns of the files."""
+        present = self._present(before)
+        known = () if present.progress is None else present.progress.columns
+        return present, replace(after, columns=evolve_columns(known, after.columns))
 
     # -- the steps of a transaction --------------------------------------------------------------------------------
 
@@ -249,15 +259,16 @@ class FilesTarget(PartedTarget):
         try:
             self._folder.publish(manifest)
             fail_point("sink.files-committed")
-            self._folder.show_latest(manifest)
+            is_last = self._folder.show_latest(manifest)
         except StaleState:
             self._present(after)  # which says who took the folder over
             raise
         except OSError as error:
             raise CommitStateUnknown(
-                f"{self.title}: the file system failed during a commit, which may have landed: {error}",
-                hint="the next run asks the folder: nothing is written twice, or left out",
+                f"{self.title}: the file system failed during a commit, which may have landed: {error}", hint=_ASKS
             ) from error
+        if not is_last:  # a later manifest may name the files, which so must stay
+            raise CommitStateUnknown(f"{self.title}: another run came further during a commit", hint=_ASKS)
 
     # -- which files a transaction writes anew ---------------------------------------------------------------------
 

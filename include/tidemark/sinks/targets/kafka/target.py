@@ -40,6 +40,8 @@ class KafkaTarget(Target):
     older one, whichever sink it belongs to. What the topic beside it says afterwards stays true until the next claim.
     """
 
+    reloads = False  # a mirror would need the keys of all its messages in memory, to delete those that are gone
+
     def __init__(self, sink: SinkDeclaration, connection: Connection) -> None:
         super().__init__(sink)
         self._is_mirror = sink.mode is SinkMode.MIRROR

@@ -26,8 +26,9 @@ WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped ORDER BY
 """
 _UNIQUE = """
 SELECT array_agg(a.attname::text) FROM pg_index i
-JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey)
-WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+WHERE i.indrelid = %s::regclass AND i.indisunique AND i.indimmediate AND i.indisvalid
+    AND i.indpred IS NULL AND i.indexprs IS NULL
 GROUP BY i.indexrelid
 """
 _SORT_MEMORY = "SET LOCAL maintenance_work_mem = '256MB'"
@@ -59,7 +60,8 @@ class TargetTable:
         if set(self._key) not in indexes:
             listed = ", ".join(self._key)
             raise SchemaMismatch(
-                f"{self.title} has no primary key, and no unique index, on ({listed}) by which rows are replaced",
+                f"{self.title} has no primary key, and no unique index, on ({listed}) by which rows are replaced; a "
+                "deferrable one replaces none",
                 hint=f"add one: ALTER TABLE … ADD PRIMARY KEY ({listed})",
             )
 

@@ -132,24 +132,38 @@ class PostgresTarget(PartedTarget):
 
     def load(self, before: Progress, after: Progress, rows: Iterator[pa.RecordBatch]) -> int:
         with self._writing(before, after) as connection:
-            actual = self._table.read_columns(connection)
-            if actual is None:
+            kept = self._make_room(connection, before, after)
+            if kept is None:
                 self._table.create(connection, after.columns, with_times=not self._is_mirror)
-            else:
-                self._check_table(connection, after.columns, actual)
-                self._table.clear(connection)
             loaded = self._table.copy_rows(connection, self._names(after), rows)
-            if actual is None:
+            if kept is None:
                 self._table.add_key(connection)
-            self._progress.write(connection, after)
+            self._progress.write(connection, replace(after, columns=(*after.columns, *(kept or ()))))
         return loaded
+
+    def _make_room(self, connection: Connection, before: Progress, after: Progress) -> tuple[SinkColumn, ...] | None:
+        """Delete all rows, and let the table take those of a load; return the columns that it has besides.
+
+        None: there is no table yet.
+        """
+        if before.time is None:
+            if (actual := self._table.read_columns(connection)) is None:
+                return None
+            self._check_table(connection, after.columns, actual)
+            kept: tuple[SinkColumn, ...] = ()
+        else:
+            kept = self._evolve(connection, before, after)
+            self._table.check_key(connection)
+        self._table.clear(connection)
+        return kept
 
     def begin_load(self, before: Progress, after: Progress, extent: Extent) -> PostgresLoad:  # noqa: ARG002 - any extent
         schema, name = self._table.place
         with_times = not self._is_mirror
         loading = LoadingTable(schema, name, before.epoch, self.title)
         with self._claimed(before, after=None) as connection:
-            if (actual := self._table.read_columns(connection)) is not None:
+            actual = self._table.read_columns(connection)
+            if before.time is None and actual is not None:
                 self._check_table(connection, after.columns, actual)
             loading.drop(connection)
             loading.create(connection, after.columns, with_times=with_times)
@@ -157,24 +171,28 @@ class PostgresTarget(PartedTarget):
 
         def commit() -> None:
             with self._writing(before, after) as connection:
-                self._take_over(connection, loading, after)
-                self._progress.write(connection, after)
+                kept = self._take_over(connection, loading, before, after)
+                self._progress.write(connection, replace(after, columns=(*after.columns, *kept)))
 
         arrow = file_schema(after.columns, with_times=with_times)
         writer = PostgresPartWriter(self._options, self.sink.name, loading, arrow)
         return PostgresLoad(writer, commit=commit, discard=lambda: self._drop_loading_tables(below=before.epoch + 1))
 
-    def _take_over(self, connection: Connection, loading: LoadingTable, after: Progress) -> None:
-        """Let the target have the rows of the loading table, which becomes the target where there is none."""
-        actual = self._table.read_columns(connection)
-        if actual is None:
+    def _take_over(
+        self, connection: Connection, loading: LoadingTable, before: Progress, after: Progress
+    ) -> tuple[SinkColumn, ...]:
+        """Let the target have the rows of the loading table, which becomes the target where there is none.
+
+        Return the columns that the target has besides.
+        """
+        kept = self._make_room(connection, before, after)
+        if kept is None:
             loading.rename(connection)
             self._table.add_key(connection)
         else:
-            self._check_table(connection, after.columns, actual)
-            self._table.clear(connection)
             self._table.insert(connection, self._names(after), loading.rows)
         loading.drop(connection)
+        return kept or ()
 
     def _drop_loading_tables(self, *, below: int) -> None:
         """Remove what loads of epochs ``below`` left; what a process still copies into waits for a later run."""
