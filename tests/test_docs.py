@@ -15,7 +15,7 @@ from pyiceberg.types import IntegerType, NestedField, StringType
 
 from tests.support.events import create_events, switch
 from tests.support.homes import Home
-from tidemark.collections.declarations.lifecycle import Persistence
+from tidemark.collections.declarations.lifecycle import LifecycleRules
 from tidemark.collections.deployment import Mode
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
@@ -117,7 +117,7 @@ def test_the_rules_of_a_lifecycle_are_all_there_with_their_defaults() -> None:
     told = re.findall(
         r"^\| `(\w+)` \| (.+?) \|", page.partition("### Lifecycle rules")[2].partition("\n## ")[0], re.MULTILINE
     )
-    defaults = Persistence().model_dump(mode="json")
+    defaults = LifecycleRules().model_dump(mode="json")
     texts = {
         name: "none" if value is None else f"`{json.dumps(value).strip(chr(34))}`" for name, value in defaults.items()
     }

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import yaml
 from pydantic import ValidationError
 
-from tidemark.collections.declarations.lifecycle import LifecycleRules, Persistence
+from tidemark.collections.declarations.lifecycle import LifecycleRules
 from tidemark.collections.declarations.messages import describe
 from tidemark.errors import UsageError
 from tidemark.interval import Unit, time_text
@@ -229,9 +229,9 @@ def parse_rules(texts: Sequence[str]) -> LifecycleRules:
     """
     try:
         declared = {name: yaml.safe_load(value) for name, _, value in (text.partition("=") for text in texts)}
-        return LifecycleRules(**Persistence.model_validate(declared).model_dump())
+        return LifecycleRules.model_validate(declared)
     except yaml.YAMLError as error:
         wrong = f"no value of YAML: {error}"
     except ValidationError as error:
-        wrong = "; ".join(describe(each, Persistence, where=lambda *_: "--rule") for each in error.errors())
+        wrong = "; ".join(describe(each, LifecycleRules, where=lambda *_: "--rule") for each in error.errors())
     raise UsageError(wrong, hint="write rules as in `lifecycle` of a declaration: --rule persist_age=1h")
