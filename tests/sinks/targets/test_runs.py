@@ -89,6 +89,7 @@ def test_a_mirror_that_lacks_very_much_is_loaded_anew(
     assert carrying.shard().load().state.holds["sink-copies"].since == carrying.upper("events") - 1
 
 
+@pytest.mark.slow
 def test_a_log_of_very_many_updates_is_summed_up_on_disk_in_the_same_order(
     carrying: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -226,9 +226,9 @@ class IcebergTarget(PartedTarget):
     def _begin(self, before: Progress, after: Progress) -> tuple[Table, Change]:
         """Return the table for a load, and the change that takes the place of what is there."""
         if before.time is not None:
-            table, change = self._evolve(before, after)
+            evolving, change = self._evolve(before, after)
             change.replaces_all = True
-            return table, change
+            return evolving, change
         table = self._present(before)
         if table is None:
             return self._new_table(after)
