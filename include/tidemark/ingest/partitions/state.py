@@ -6,8 +6,10 @@ published since, as a flush does, is in the table's ledgers alone, and ``missing
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -94,6 +96,7 @@ class Begun(NamedTuple):
 
     checkpoints: Checkpoints
     flush: Flush | None
+    leaves_nothing: bool  # of what the state knows of the partition
 
 
 class Changes(NamedTuple):
@@ -132,13 +135,14 @@ class Partitions:
         if (text := properties.get(PROPERTY)) is None:
             return None
         try:
-            found = json.loads(text)
-            return cls(
-                column=found["column"],
-                unit=Unit(found["unit"]),
-                state=LifecycleState.from_json(found["state"]),
-                known={producer: Ledger.parse(ranges) for producer, ranges in found["known"].items()},
-            )
+            with _uncollected():
+                found = json.loads(text)
+                return cls(
+                    column=found["column"],
+                    unit=Unit(found["unit"]),
+                    state=LifecycleState.from_json(found["state"]),
+                    known={producer: Ledger.parse(ranges) for producer, ranges in found["known"].items()},
+                )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptState(
                 f"the table property {PROPERTY!r} is damaged: {error!r}",
@@ -147,8 +151,9 @@ class Partitions:
 
     def __str__(self) -> str:
         known = {producer: str(ledger) for producer, ledger in sorted(self.known.items())}
-        form = {"column": self.column, "unit": self.unit.value, "known": known, "state": self.state.to_json()}
-        return json.dumps(form, separators=(",", ":"))
+        with _uncollected():
+            form = {"column": self.column, "unit": self.unit.value, "known": known, "state": self.state.to_json()}
+            return json.dumps(form, separators=(",", ":"))
 
     def is_closed(self, name: str) -> bool:
         """Tell whether all sequencers have passed a partition, and no late row has come since that was told."""
@@ -238,8 +243,11 @@ class Partitions:
     ) -> tuple[Partitions, list[Begun]]:
         """Return the partitions with the decided persists under way, and what each of them persists."""
         wanted = {each.partition: each.everything for each in decisions}
-        state, checkpoints = self.state.start_persists(wanted, now_ms=now_ms, rules=rules)
-        return replace(self, state=state), [Begun(each, _flush_of(state, each)) for each in checkpoints]
+        with _uncollected():
+            state, checkpoints = self.state.start_persists(wanted, now_ms=now_ms, rules=rules)
+        found = ((each, state.partitions[each.partition.partition].windows) for each in checkpoints)
+        begun = [Begun(each, windows.flush, leaves_nothing=_leaves_nothing(windows)) for each, windows in found]
+        return replace(self, state=state), begun
 
     def finish_persist(self, begun: Iterable[Begun], rules: LifecycleRules) -> Partitions:
         """Return the partitions after persists.
@@ -248,7 +256,7 @@ class Partitions:
         the state was lost.
         """
         begun = list(begun)
-        for checkpoints, flush in begun:
+        for checkpoints, flush, _ in begun:
             if _flush_of(self.state, checkpoints) != flush:
                 name = checkpoints.partition.partition
                 raise StalePersist(f"another pass began partition {name} anew", hint="the next pass goes on")
@@ -286,6 +294,29 @@ class _Other(NamedTuple):
 def _flush_of(state: LifecycleState, checkpoints: Checkpoints) -> Flush | None:
     partition = state.partitions.get(checkpoints.partition.partition)
     return None if partition is None else partition.windows.flush
+
+
+def _leaves_nothing(windows: Windows) -> bool:
+    """Tell whether no row is unpersisted after the flush under way; cheaper than to finish it."""
+    flush, closed = windows.flush, windows.closed
+    if flush is None or windows.open is not None or len(closed) > flush.closed:
+        return False
+    return all(window.end_ms <= flush.until_ms for window in closed)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Build many small values, none of which refers to itself: the collector would look at all of them, many times.
+
+    Of 10,000 partitions that took two thirds of the time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _slice(sequencer_id: int, arrival: Arrival) -> Slice:
