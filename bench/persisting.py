@@ -1,4 +1,7 @@
-"""Persisting many rows, some of them late, against a plain sort and write of them; and a pass of the policy."""
+"""Scheduled persists of many rows, some of them late and some still young, against a plain sort and write of them.
+
+Also a persist that drops duplicates, and a pass of the policy over many partitions.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import tempfile
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
@@ -23,7 +27,6 @@ from bench.figures import Figure, write_or_print
 from bench.tables import FILE_FORM
 from bench.timing import alternate
 from tidemark.catalog.deployment.deployment import deployment_of
-from tidemark.clock import SystemClock
 from tidemark.collections.append.frame import append_frame
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.declarations.lifecycle import LifecycleRules
@@ -34,15 +37,17 @@ from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest import ingest as ingesting
-from tidemark.ingest.partitions.state import Partitions
-from tidemark.ingest.persist.inputs import find_times
+from tidemark.ingest.partitions.state import PROPERTY, PartitionRules, Partitions
+from tidemark.ingest.persist.inputs import find_times, intervals_of
+from tidemark.ingest.persist.limits import as_chunks
 from tidemark.ingest.persist.persist import Engine, persist
 from tidemark.ingest.persist.split import SPARK_FILE_BYTES
 from tidemark.ingest.persist.time_order import find_time_order
 from tidemark.interval import Unit
 from tidemark.lifecycle.checkpoints import NumberRange
+from tidemark.lifecycle.chunks import Action
 from tidemark.lifecycle.partitions import name_partition
-from tidemark.lifecycle.policy import PartitionChunks, Snapshot, decide
+from tidemark.lifecycle.policy import Snapshot, decide
 from tidemark.lifecycle.state import LifecycleState, Partition
 from tidemark.lifecycle.windows import Slice, Windows
 from tidemark.settings import Settings
@@ -56,13 +61,24 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS, BATCHES, LATE_OF_HUNDRED, LATE_BY_HOURS = 10_000_000, 20, 5, 6
+YOUNG_BATCHES = 2  # the last ones: they arrive so late that a pass leaves them open, but for their late rows
 PARTITIONS = 10_000
-HOUR_MS, START_MS = 3_600_000, 1_357_016_400_000  # 2013-01-01T05
+MINUTE_MS, HOUR_MS, START_MS = 60_000, 3_600_000, 1_357_016_400_000  # 2013-01-01T05
+END_MS = START_MS + BATCHES * HOUR_MS
 SCHEMA = Schema(
     NestedField(1, "id", LongType()), NestedField(2, "name", StringType()), NestedField(3, "at", TimestamptzType())
 )
-CLOCK = SystemClock()
 PLAIN = "tidemark.collections.plain"
+
+
+@dataclass(frozen=True)
+class _At:
+    """A clock that stands still."""
+
+    time_ms: int
+
+    def now_ms(self) -> int:
+        return self.time_ms
 
 
 @dataclass(frozen=True)
@@ -73,8 +89,7 @@ class _Persisting:
     settings: Settings
     rows: int
 
-    @property
-    def declaration(self) -> Declaration:
+    def declaration(self, *key: str) -> Declaration:
         return Declaration.model_validate(
             {
                 "name": "events",
@@ -83,19 +98,25 @@ class _Persisting:
                 "source": {"buffer": (self.settings.home / "buffer").as_uri()},
                 "event_time": "at",
                 "partition": "hour",
+                "key": [*key],
             }
         )
 
     def fill(self) -> None:
-        """Append an hour at a time, each row somewhere in that hour, or late; then let an ingest count them."""
+        """Append an hour at a time, each row somewhere in that hour, or late; ingests count them, the young ones last.
+
+        When a pass comes, most rows are 35 minutes old, and the young ones 4.
+        """
         open_folder(self.settings.home / "buffer", sequencers=1)
         shards, deployment = Shards.connect(self.settings), deployment_of(self.settings)
         shard = shards.create("events", schema=SCHEMA, layout=ShardKind.APPEND_ONLY)
-        for number in range(BATCHES):
-            name = BatchName("bench", Range(number, number + 1))
-            append_frame(shard, name, self._batch(number), deployment=deployment, clock=CLOCK)
-        engine = ingesting.Engine()
-        ingesting.ingest(shards, self.declaration, deployment=deployment, clock=CLOCK, engine=engine)
+        old = range(BATCHES - YOUNG_BATCHES)
+        for numbers, clock in ((old, _At(END_MS)), (range(len(old), BATCHES), _At(END_MS + 31 * MINUTE_MS))):
+            for number in numbers:
+                name = BatchName("bench", Range(number, number + 1))
+                append_frame(shard, name, self._batch(number), deployment=deployment, clock=clock)
+            engine = ingesting.Engine()
+            ingesting.ingest(shards, self.declaration(), deployment=deployment, clock=clock, engine=engine)
         plain = self._stored().limit(0).writeTo(PLAIN)
         for asked in FILE_FORM:
             plain = plain.tableProperty(asked, TABLE_PROPERTIES[asked])
@@ -114,11 +135,12 @@ class _Persisting:
     def _stored(self) -> DataFrame:
         return self.spark.read.table("tidemark.collections.events")
 
-    def persist(self) -> None:
+    def persist(self, *key: str) -> None:
+        """Make a pass as the DAG does; of rows that are equal in event time and ``key`` it persists one."""
         shard = Shards.connect(self.settings).open("events")
-        deployment = deployment_of(self.settings)
-        engine = Engine(start_spark=lambda: self.spark, everything=True)
-        report = persist(shard, self.declaration, deployment=deployment, clock=CLOCK, engine=engine)
+        deployment, clock = deployment_of(self.settings), _At(END_MS + 35 * MINUTE_MS)
+        engine = Engine(start_spark=lambda: self.spark)
+        report = persist(shard, self.declaration(*key), deployment=deployment, clock=clock, engine=engine)
         assert report.strategy == "persisted", report
 
     def sort_and_write(self) -> None:
@@ -130,6 +152,16 @@ class _Persisting:
     def files(self) -> list[DataFile]:
         head = Shards.connect(self.settings).open("events").load()
         return list(read_data_files(head.table.io, head.contents).values())
+
+    def check_split(self) -> None:
+        """Assert that most rows are persisted, and that young ones are open."""
+        order_id = find_time_order(Shards.connect(self.settings).open("events").load().table, "at")
+        counts = {True: 0, False: 0}
+        for file in self.files():
+            counts[file.sort_order_id == order_id] += file.record_count
+        young = self.rows * YOUNG_BATCHES / BATCHES * (1 - LATE_OF_HUNDRED / 100)
+        assert sum(counts.values()) == self.rows, counts
+        assert 0.95 < counts[False] / young < 1.05, counts
 
     def overlap(self) -> float:
         """Return how much of the time of the persisted files is that of two files, from 0 to 1."""
@@ -153,28 +185,60 @@ class _Persisting:
 
 
 def measure_persisting(spark: SparkSession, settings: Settings, *, rows: int, runs: int) -> Iterator[Figure]:
-    """Yield how long a persist takes against a plain sort and write, and how far the persisted files overlap."""
+    """Yield how long persists take against a plain sort and write, and how far the persisted files overlap."""
     bench = _Persisting(spark, settings, rows)
     bench.fill()
     location, overlaps = bench.location(), list[float]()
 
-    def persist_all() -> None:
+    def persist_due() -> None:
         bench.persist()
         overlaps.append(bench.overlap())
 
-    sides = {"persist": persist_all, "plain": bench.sort_and_write}
-    times = alternate(sides, runs, before=lambda: bench.restore(location))
+    sides = {"persist": persist_due, "persist by key": partial(bench.persist, "id"), "plain": bench.sort_and_write}
+    checked = {"persist", "persist by key"}
+    times = alternate(
+        sides,
+        runs,
+        before=lambda: bench.restore(location),
+        check=lambda side: bench.check_split() if side in checked else None,
+    )
     of = f"{rows / 1_000_000:g} M rows, {LATE_OF_HUNDRED} % late"
-    one, other = ("persist", times["persist"]), ("sort and write", times["plain"])
-    yield Figure(f"persist of {of}", "s", tuple(times["persist"]))
-    yield Figure.ratio(f"persist of {of} / plain sort and write", numerator=one, denominator=other, at_most=1.5)
+    plain = ("sort and write", times["plain"])
+    for name, limit in (("persist", 1.5), ("persist by key", None)):
+        yield Figure(f"{name} of {of}", "s", tuple(times[name]))
+        ratio = f"{name} of {of} / plain sort and write"
+        yield Figure.ratio(ratio, numerator=(name, times[name]), denominator=plain, at_most=limit)
     yield Figure("overlap in time of files persisted at once", "%", tuple(100 * each for each in overlaps), at_most=1)
 
 
-def measure_policy(*, runs: int) -> Figure:
-    """Return how long it takes to decide about many partitions, and to persist every other one."""
-    late_ms = 300_000
-    partitions = {}
+def measure_policy(settings: Settings, *, runs: int) -> Figure:
+    """Return how long a pass over many partitions takes, which persists every other one, but for its files and commits.
+
+    It reads the state and decides, and writes the state when it begins; at its end it reads and writes it again.
+    """
+    state, rules = LifecycleState(partitions=_partitions()), LifecycleRules()
+    declared = PartitionRules("at", Unit.HOUR, rules)
+    head = Shards.connect(settings).create("policy", schema=SCHEMA, layout=ShardKind.APPEND_ONLY).load()
+    stored, now_ms = str(Partitions(column="at", unit=Unit.HOUR, state=state)), HOUR_MS + 1_000
+    times = []
+    for _ in range(runs):
+        began = time.perf_counter()
+        known, _given_up = _read_partitions(stored).drop_persists()
+        snapshot = Snapshot(collection="policy", partitions=as_chunks(head, known, declared))
+        due = [each for each in decide(snapshot, rules, now_ms=now_ms) if each.action is Action.PERSIST]
+        known, begun = known.start_persist(due, now_ms=now_ms, rules=rules)
+        intervals_of(begun)
+        finished = str(_read_partitions(str(known)).finish_persist(begun, rules))
+        times.append(time.perf_counter() - began)
+        assert len(begun) == PARTITIONS // 2
+        persisted = [each for each in _read_partitions(finished).state.partitions.values() if each.windows.is_persisted]
+        assert len(persisted) == PARTITIONS // 2
+    return Figure(f"policy pass over {PARTITIONS} partitions", "s", tuple(times), at_most=1)
+
+
+def _partitions() -> dict[str, Partition]:
+    """Return partitions with rows of four sequencers; those of every other one are an hour older."""
+    late_ms, partitions = 300_000, {}
     for number in range(PARTITIONS):
         start_ms = START_MS + number * HOUR_MS
         windows = Windows()
@@ -185,18 +249,11 @@ def measure_policy(*, runs: int) -> Figure:
             )
             windows = windows.add_range(arrived, arrived_ms=number % 2 * HOUR_MS, late_ms=late_ms)
         partitions[name_partition(Unit.HOUR, start_ms)] = Partition(windows=windows)
-    state, rules = LifecycleState(partitions=partitions), LifecycleRules()
-    known = Partitions(column="at", unit=Unit.HOUR, state=state)
-    times = []
-    for _ in range(runs):
-        began = time.perf_counter()
-        chunks = {name: PartitionChunks(windows=each.windows) for name, each in partitions.items()}
-        decided = decide(Snapshot(collection="events", partitions=chunks), rules, now_ms=HOUR_MS + 1_000)
-        under_way, begun = known.start_persist(decided, now_ms=HOUR_MS + 1_000, rules=rules)
-        under_way.finish_persist(begun, rules)
-        times.append(time.perf_counter() - began)
-        assert len(begun) == PARTITIONS // 2
-    return Figure(f"policy pass over {PARTITIONS} partitions", "s", tuple(times), at_most=1)
+    return partitions
+
+
+def _read_partitions(text: str) -> Partitions:
+    return Partitions.parse({PROPERTY: text}, "at", Unit.HOUR)
 
 
 def main() -> int:
@@ -205,9 +262,9 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--results", type=Path, help="write the figures there, as JSON, instead of a table")
     arguments = parser.parse_args()
-    figures = [measure_policy(runs=arguments.runs)]
     with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
         settings = Settings.load({**os.environ, "TIDEMARK_HOME": folder})
+        figures = [measure_policy(settings, runs=arguments.runs)]
         with spark_session(settings, app_name="tidemark-bench", master="local[2]") as spark:
             figures += measure_persisting(spark, settings, rows=arguments.rows, runs=arguments.runs)
     write_or_print(figures, arguments.results)

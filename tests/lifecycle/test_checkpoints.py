@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 
 from tests.lifecycle.ranges import Bounds, checkpoint, span, spans, written
-from tidemark.lifecycle.checkpoints import NumberRange, PartitionCheckpoint, combine, fold
+from tidemark.lifecycle.checkpoints import NumberRange, PartitionCheckpoint, combine, fold, numbers_json, parse_numbers
 
 LATER, EARLIER, EQUAL, NONE = (True, False), (False, True), (True, True), (False, False)
 
@@ -70,6 +70,14 @@ def test_partition_checkpoint_partial_cmp(
 def test_checkpoints_of_two_partitions_have_no_order() -> None:
     one, other = checkpoint({1: (0, 1)}), checkpoint({1: (0, 1)}, partition="2013-01-01T01")
     assert (one.covers(other), other.covers(one)) == NONE
+
+
+def test_database_checkpoint() -> None:
+    database = combine([spans({2: (5, 15), 1: (10, 20)}), spans({3: (None, 7)})])
+    assert [*database] == [1, 2, 3], "in the order of sequencers, however partitions name them"
+    assert (database[1], database[3], database.get(4)) == (NumberRange(10, 21), NumberRange(8, 8), None)
+    assert numbers_json(database) == {"1": [10, 21], "2": [5, 16], "3": [8, 8]}
+    assert parse_numbers(numbers_json(database)) == database
 
 
 @pytest.mark.parametrize(

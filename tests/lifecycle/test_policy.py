@@ -1,4 +1,8 @@
-"""The table of the reference, 3.4, by its names; and the rules that are Tidemark's own: cold, limits, reasons."""
+"""The table of the reference, 3.4, by its names; and the rules that are Tidemark's own: cold, limits, reasons.
+
+Left out is ``test_backoff``: a pass decides once, and has no loop that would wait. The next pass is the next run of the
+DAG ``buffer_lifecycle``, whose schedule and retries are in ``tests/dags/test_persist.py``.
+"""
 
 from __future__ import annotations
 

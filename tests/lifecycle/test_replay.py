@@ -1,7 +1,8 @@
 """The table of the reference, 5.5, by its names, over a log in memory: what is there after a crash and a replay.
 
-``1a`` is partition a of table 1 there, and one partition here. Deletes, and what tests the reference's own step
-language, chunk storage and memory limits, have no counterpart.
+``1a`` is partition a of table 1 there, and one partition here. What is about files, ``replay_compacts`` and the tests
+of deletes, is in ``tests/ingest/replay/test_replay_files.py``. Left out is ``test_framework_fail_*``, which tests the
+reference's own step language.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def test_replay_works_partially_persisted(*, with_late_row: bool) -> None:
     collection.persist("b")
     collection.restart()
     collection.replay()
-    assert collection.times() == [10, 10, 30, 40] if with_late_row else [10, 10, 30]
+    assert collection.times() == ([10, 10, 30, 40] if with_late_row else [10, 10, 30])
     assert collection.plan is not None
     assert not collection.plan.warnings
 

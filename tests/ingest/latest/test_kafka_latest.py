@@ -11,9 +11,12 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.ingest.latest.test_latest_crash import POINTS
+from tests.support.crash import run_command
 from tests.support.dying import Crash, dying_at
 from tests.support.exploration import draw_seed
 from tests.support.homes import Home
+from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.reading.invariant import check_invariant
 from tidemark.ingest.latest import commit, ingest
 from tidemark.report import Outcome
@@ -83,6 +86,35 @@ def test_an_append_only_collection_keeps_taking_tombstones_for_bad(ingesting: Ho
     changes.flush()
     ingesting.ingest()
     assert [row[2] for row in ingesting.bad()] == ["payload-missing"]
+
+
+def test_an_ingest_that_is_killed_between_two_steps_does_all_of_a_commit_or_nothing(
+    ingesting: Home, changes: Changes
+) -> None:
+    ingesting.declare_latest(source={"buffer": changes.uri})
+
+    def write(name: str, *, deletes: int) -> list[tuple[int, str]]:
+        """Change three keys, one in each partition, and delete one of them; a change of no key is bad."""
+        for id_ in range(PARTITIONS):
+            changes.write({"id": id_}, {"id": id_, "name": name}, partition=id_)
+        changes.write({"id": deletes}, None, partition=deletes)
+        changes.write({"ID": 4}, None, partition=1)
+        changes.flush()
+        return [(id_, name) for id_ in range(PARTITIONS) if id_ != deletes]
+
+    before = write("first", deletes=0)
+    ingesting.ingest()
+    for number, point in enumerate(POINTS, start=1):
+        after = write(point, deletes=number % PARTITIONS)
+        died = run_command(ingesting.settings, "buffer", "ingest", "events", point=point)
+        assert died == FAIL_POINT_EXIT, f"{point} was never reached"
+        assert ingesting.tuples("events") in (before, after), point
+        ingesting.ingest()
+        assert ingesting.tuples("events") == after, point
+        before = after
+    assert len(ingesting.bad()) == 1 + len(POINTS)
+    assert ingesting.branches() == set()
+    assert check_invariant(ingesting.shard()).holds
 
 
 class Captured:

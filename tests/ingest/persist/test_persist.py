@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import json
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.transforms import IdentityTransform
 
 from tests.ingest.event_rows import FIVE, MINUTE_MS, at, declare, partitions_by, send
 from tests.support.dying import Crash, dying_at
-from tests.support.leftovers import leftovers
+from tests.support.leftovers import leftovers, named_files, stored_files
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import UsageError
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.files.data_files import arrow_schema
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.maintenance.compaction import compact
 from tidemark.iceberg.maintenance.compaction_plan import CompactionPolicy
+from tidemark.iceberg.maintenance.orphans import remove_orphans
 from tidemark.iceberg.maintenance.row_removal import Removal, remove_rows
+from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
 from tidemark.ingest.partitions.state import PROPERTY
 from tidemark.ingest.persist import persist as persisting
+from tidemark.ingest.persist import split as splitting
 from tidemark.ingest.persist import time_order
 from tidemark.ingest.persist.persist import Engine, choose_persisted, persist_all
 from tidemark.ingest.persist.time_order import find_time_order
 from tidemark.interval import milliseconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyiceberg.manifest import DataFile
     from pyspark.sql import SparkSession
 
@@ -40,6 +48,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
 EAGER = CompactionPolicy(min_small_files=2)
+LATER_MS = 10**15
 
 
 def persist(home: Home, *, spark: SparkSession | None = None, now: bool = False) -> CollectionReport:
@@ -244,6 +253,16 @@ def test_a_pass_that_dies_changes_no_row_and_the_next_one_persists(hourly: Home,
     assert (hourly.ids(), hourly.branches()) == ([0, 1, 2], set())
     flushes = [each.windows.flush for each in partitions_by(hourly).state.partitions.values()]
     assert flushes == [None] * len(flushes)
+    assert_no_orphan_stays(hourly)
+
+
+def assert_no_orphan_stays(home: Home) -> None:
+    """Remove orphans as if each of them were old: exactly the files that the table names are left."""
+    rows = home.rows()
+    remove_orphans(home.shard(), older_than_ms=LATER_MS)
+    assert leftovers(home.settings, home.shard()) == set()
+    assert named_files(home.shard()) <= {path.name for path in stored_files(home.settings)}
+    assert home.rows() == rows
 
 
 def test_of_two_passes_at_once_one_is_discarded(hourly: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -578,6 +597,86 @@ def test_spark_persists_dates_and_leaves_rows_without_one(home_spark: SparkSessi
     order_id = find_time_order(head.table, "at")
     sizes = {file.sort_order_id == order_id: file.record_count for file in files_of(ingesting)}
     assert (sizes, ingesting.ids()) == ({True: 3, False: 1}, [0, 1, 2, 3])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("key", [[], ["id"]])
+@pytest.mark.parametrize("type_", ["timestamp", "timestamp_ntz", "date"])
+def test_spark_reads_only_files_with_a_remainder_again(
+    home_spark: SparkSession, ingesting: Home, monkeypatch: pytest.MonkeyPatch, type_: str, key: list[str]
+) -> None:
+    """Of three days two are due: there are files of these alone, one of all, and two that say too little."""
+    noon = {"timestamp": "T12:00:00+00:00", "timestamp_ntz": "T12:00:00", "date": ""}[type_]
+    days = [f"2013-01-0{day}{noon}" for day in (1, 2, 3)]
+    value = date.fromisoformat if type_ == "date" else datetime.fromisoformat
+    at(ingesting, 600)
+    ingesting.declare_reader(schema=f"id bigint, at {type_}", event_time="at", partition="day", key=key)
+
+    def ingest(*rows: tuple[int, str]) -> str:
+        for id_, time in rows:
+            ingesting.send(0, json.dumps({"id": id_, "at": time}).encode())
+        return added_by(ingesting.ingest)
+
+    def append(*rows: tuple[int, str | None]) -> str:
+        table = ingesting.shards.iceberg.load_table(("collections", "events"))
+        found = [{"id": id_, "at": time and value(time), "_producer": "other", "_batch": 0} for id_, time in rows]
+        return added_by(lambda: table.append(pa.Table.from_pylist(found, schema=arrow_schema(table))))
+
+    def added_by(write: Callable[[], object]) -> str:
+        before = {file.file_path for file in files_of(ingesting)}
+        write()
+        (new,) = {file.file_path for file in files_of(ingesting)} - before
+        return new
+
+    first = ingest((0, days[0]), (1, days[1]), (2, days[0]))
+    removal = Removal(positions={first: np.array([2], np.int64)}, rows=1)
+    shard = ingesting.shard()
+    remove_rows(Writer.join(shard, 1), shard.load(), removal, now_ms=ingesting.clock.now_ms())
+    whole = {first, ingest((3, days[1]))}
+    at(ingesting, 633)
+    again = {ingest((1, days[1]), (5, days[2])), append((6, None), (7, days[1]))}
+    with ingesting.shards.iceberg.load_table(("collections", "events")).transaction() as transaction:
+        transaction.set_properties({"write.metadata.metrics.default": "none"})
+    again.add(append((8, days[0]), (9, days[2])))
+    at(ingesting, 636)
+    reads: list[set[str]] = []
+    read_rows_of = splitting.read_rows_of
+
+    def watch(spark: SparkSession, shard: Any, head: Any, rewrite: Any, **more: Any) -> Any:
+        reads.append({*rewrite.tasks})
+        return read_rows_of(spark, shard, head, rewrite, **more)
+
+    monkeypatch.setattr(splitting, "read_rows_of", watch)
+    assert persist(ingesting, spark=home_spark).strategy == "persisted"
+    assert reads == [whole | again, again]
+    assert ingesting.ids() == sorted([0, 1, 3, 5, 6, 7, 8, 9, *([] if key else [1])]), "the duplicate goes by key"
+    order_id = find_time_order(shard.load().table, "at")
+    is_persisted = {
+        row["id"]: file.sort_order_id == order_id
+        for file in files_of(ingesting)
+        for row in pq.read_table(file.file_path.removeprefix("file://")).to_pylist()
+    }
+    assert is_persisted == {**dict.fromkeys([0, 1, 3, 7, 8], True), **dict.fromkeys([5, 6, 9], False)}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "point", ["stage.after-branch", "stage.after-rows", "stage.after-rows:2", "persist.after-files"]
+)
+def test_a_pass_of_spark_that_dies_leaves_no_file_behind(home_spark: SparkSession, hourly: Home, point: str) -> None:
+    send(hourly, 0, 50, 10)
+    hourly.ingest()
+    at(hourly, 96)
+    send(hourly, 0, 20, 95)
+    hourly.ingest()
+    with pytest.raises(Crash), dying_at(point):
+        persist(hourly, spark=home_spark)
+    assert persist(hourly, spark=home_spark).strategy == "persisted"
+    assert stored(hourly) == [old(10, 20, 50), young(95)]
+    shard = hourly.shard()
+    drop_staged(shard, find_abandoned(shard.load(), now_ms=LATER_MS, max_age_ms=0))  # as maintenance does
+    assert hourly.branches() == set()
+    assert_no_orphan_stays(hourly)
 
 
 @pytest.mark.spark

@@ -1,4 +1,4 @@
-"""A replay from a real broker: transactions leave holes in the numbers, and old records are deleted."""
+"""A replay from a real broker: transactions leave holes, old records are deleted, and processes are killed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.ingest.replay.test_replay import contents, delete, replay, replayed
+from tests.ingest.test_kafka_ingest import Topic
+from tests.support.crash import run_command
 from tests.support.homes import Home
 from tidemark.exit_codes import ExitCode
+from tidemark.fail_points import FAIL_POINT_EXIT
+from tidemark.iceberg.commit import publisher
+from tidemark.ingest.replay import replay as replaying
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,3 +57,29 @@ def test_rows_come_back_from_a_broker_as_far_as_it_has_them(
     assert (refused.error and refused.error.kind, refused.exit_code) == ("NoLongerExists", ExitCode.INPUT_MISSING)
     assert replayed(ingesting, skips_lost=True).details["lost"] == 4
     assert before - contents(ingesting) == {row: 1 for row in before if row[0] == 0}
+
+
+def test_a_replay_that_is_killed_between_two_steps_loses_and_doubles_nothing(
+    home: Settings, tmp_path: Path, kafka: KafkaBroker, unique_name: str
+) -> None:
+    topic = Topic(kafka, unique_name, 2)
+    ingesting = Home(home, tmp_path, now_ms=10**8)
+    ingesting.declare_reader(source={"buffer": topic.uri}, schema="id bigint, at timestamp", event_time="at")
+    producer = Producer({"bootstrap.servers": kafka.address, "log_level": "0"})
+    for number in range(12):
+        row = {"id": number, "at": f"1970-01-01T{number:02}:00:00"}
+        producer.produce(unique_name, value=json.dumps(row).encode(), partition=number % 2)
+    assert producer.flush(30) == 0
+    assert ingesting.ingest().inserted == 12
+    before = contents(ingesting)
+    lost = TopicPartition(unique_name, 0, 1)
+    topic.admin.delete_records([lost])[lost].result()  # so that each replay has a loss to record
+    for point in (*replaying.FAIL_POINTS, *publisher.FAIL_POINTS):
+        delete(ingesting, "id in (3, 6, 11)")
+        damaged = contents(ingesting)
+        died = run_command(ingesting.settings, "buffer", "replay", "events", "--skip-lost", point=point)
+        assert died == FAIL_POINT_EXIT, f"{point} was never reached"
+        assert contents(ingesting) in (damaged, before)
+        replayed(ingesting, skips_lost=True)
+        assert contents(ingesting) == before, point
+    assert ingesting.branches() == set()

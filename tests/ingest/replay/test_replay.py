@@ -13,7 +13,7 @@ from pyiceberg.types import LongType
 
 from tests.ingest.event_rows import FIVE, MINUTE_MS, RULES, at, declare, partitions_by, send
 from tests.ingest.persist.test_persist import files_of, lose_state, old, persist, stored, young
-from tests.support.dying import Crash, dying_at
+from tests.support.dying import Crash, dying_at, interrupted_at
 from tests.support.leftovers import leftovers
 from tidemark.catalog.items.kinds import AUDIT_EVENT
 from tidemark.collections.deployment import Mode
@@ -446,6 +446,37 @@ def test_a_persist_under_way_is_given_up(hourly: Home, monkeypatch: pytest.Monke
     assert persist(hourly).strategy == "discarded"
     assert contents(hourly) == before
     assert persist(hourly).strategy == "persisted"
+    assert contents(hourly) == before
+    assert all(each.is_persisted for each in stored(hourly))
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_write_between_the_steps_of_a_persist_is_replayed(hourly: Home, *, dies: bool) -> None:
+    """Hazard 1 of the reference, §8: P takes a row, and then Q one, while a persist of P is under way."""
+    send(hourly, 0, 10)
+    hourly.ingest()
+    at(hourly, 6)
+
+    def write() -> None:
+        send(hourly, 0, 11, 61)
+        hourly.ingest()
+        if dies:
+            raise Crash
+
+    with interrupted_at("persist.after-begin", write) as failures:
+        if dies:
+            with pytest.raises(Crash):
+                persist(hourly)
+        else:
+            assert persist(hourly).strategy == "persisted"
+    assert not failures
+    before = contents(hourly)
+    assert {row[0] for row in before} == {0, 1, 2}
+    delete(hourly, "id >= 0" if dies else "id >= 1")
+    assert replayed(hourly).details["sequencers"]["0"]["start"] == (0 if dies else 1)
+    assert contents(hourly) == before
+    at(hourly, 120)
+    persist(hourly)
     assert contents(hourly) == before
     assert all(each.is_persisted for each in stored(hourly))
 

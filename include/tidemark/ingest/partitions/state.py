@@ -6,8 +6,10 @@ published since, as a flush does, is in the table's ledgers alone, and ``missing
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -102,6 +104,7 @@ class Begun(NamedTuple):
 
     checkpoints: Checkpoints
     flush: Flush | None
+    leaves_nothing: bool  # of what the state knows of the partition
 
 
 class Changes(NamedTuple):
@@ -140,13 +143,14 @@ class Partitions:
         if (text := properties.get(PROPERTY)) is None:
             return None
         try:
-            found = json.loads(text)
-            return cls(
-                column=found["column"],
-                unit=Unit(found["unit"]),
-                state=LifecycleState.from_json(found["state"]),
-                known={producer: Ledger.parse(ranges) for producer, ranges in found["known"].items()},
-            )
+            with _uncollected():
+                found = json.loads(text)
+                return cls(
+                    column=found["column"],
+                    unit=Unit(found["unit"]),
+                    state=LifecycleState.from_json(found["state"]),
+                    known={producer: Ledger.parse(ranges) for producer, ranges in found["known"].items()},
+                )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptState(
                 f"the table property {PROPERTY!r} is damaged: {error!r}",
@@ -155,8 +159,9 @@ class Partitions:
 
     def __str__(self) -> str:
         known = {producer: str(ledger) for producer, ledger in sorted(self.known.items())}
-        form = {"column": self.column, "unit": self.unit.value, "known": known, "state": self.state.to_json()}
-        return json.dumps(form, separators=(",", ":"))
+        with _uncollected():
+            form = {"column": self.column, "unit": self.unit.value, "known": known, "state": self.state.to_json()}
+            return json.dumps(form, separators=(",", ":"))
 
     def is_closed(self, name: str) -> bool:
         """Tell whether all sequencers have passed a partition, and no late row has come since that was told."""
@@ -250,15 +255,18 @@ class Partitions:
         """
         decided = {each.partition: each for each in decisions}
         wanted = {name: each.everything for name, each in decided.items()}
-        state, checkpoints = self.state.start_persists(wanted, now_ms=now_ms, rules=rules)
-        partitions = dict(state.partitions)
-        for name in (each.partition.partition for each in checkpoints):
+        with _uncollected():
+            state, checkpoints = self.state.start_persists(wanted, now_ms=now_ms, rules=rules)
+        partitions, begun = dict(state.partitions), list[Begun]()
+        for each in checkpoints:
+            name = each.partition.partition
             windows = partitions[name].windows
             if windows.flush is not None:
                 flush = replace(windows.flush, operation_id=decided[name].operation_id, lease=lease)
-                partitions[name] = replace(partitions[name], windows=replace(windows, flush=flush))
-        state = replace(state, partitions=partitions)
-        return replace(self, state=state), [Begun(each, _flush_of(state, each)) for each in checkpoints]
+                windows = replace(windows, flush=flush)
+                partitions[name] = replace(partitions[name], windows=windows)
+            begun.append(Begun(each, windows.flush, leaves_nothing=_leaves_nothing(windows)))
+        return replace(self, state=replace(state, partitions=partitions)), begun
 
     def finish_persist(self, begun: Iterable[Begun], rules: LifecycleRules) -> Partitions:
         """Return the partitions after persists.
@@ -267,7 +275,7 @@ class Partitions:
         the state was lost.
         """
         begun = list(begun)
-        for checkpoints, flush in begun:
+        for checkpoints, flush, _ in begun:
             if _flush_of(self.state, checkpoints) != flush:
                 name = checkpoints.partition.partition
                 raise StalePersist(f"another pass began partition {name} anew", hint="the next pass goes on")
@@ -311,6 +319,29 @@ class _Other(NamedTuple):
 def _flush_of(state: LifecycleState, checkpoints: Checkpoints) -> Flush | None:
     partition = state.partitions.get(checkpoints.partition.partition)
     return None if partition is None else partition.windows.flush
+
+
+def _leaves_nothing(windows: Windows) -> bool:
+    """Tell whether no row is unpersisted after the flush under way; cheaper than to finish it."""
+    flush, closed = windows.flush, windows.closed
+    if flush is None or windows.open is not None or len(closed) > flush.closed:
+        return False
+    return all(window.end_ms <= flush.until_ms for window in closed)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Build many small values, none of which refers to itself: the collector would look at all of them, many times.
+
+    Of 10,000 partitions that took two thirds of the time.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _slice(sequencer_id: int, arrival: Arrival) -> Slice:

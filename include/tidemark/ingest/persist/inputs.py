@@ -20,8 +20,8 @@ from pyiceberg.table import FileScanTask, Table
 from pyiceberg.types import DateType, NestedField, PrimitiveType
 
 from tidemark.ingest.partitions.event_times import to_milliseconds
+from tidemark.ingest.partitions.state import Begun
 from tidemark.interval import EARLIEST_MS, LATEST_MS, Interval
-from tidemark.lifecycle.checkpoints import Checkpoints
 from tidemark.lifecycle.partitions import find_bounds
 
 SMALL_FILE_BYTES: Final = 32 * 1024 * 1024
@@ -35,12 +35,16 @@ def bounds_of(partition: str) -> Interval:
     return replace(bounds, end_ms=ALL_TIMES.end_ms) if bounds.end_ms == LATEST_MS else bounds
 
 
-def intervals_of(checkpoints: Iterable[Checkpoints]) -> list[Interval]:
-    """Return the event times of the rows that the persists with these checkpoints take, sorted."""
+def intervals_of(begun: Iterable[Begun]) -> list[Interval]:
+    """Return the event times of the rows that some persists take, sorted.
+
+    Of a partition that is left with nothing they are all: files of several such partitions lie within one interval.
+    """
     found = []
-    for each in checkpoints:
-        bounds = bounds_of(each.partition.partition)
-        found.append(replace(bounds, end_ms=min(bounds.end_ms, each.partition.until_ms)))
+    for each in begun:
+        bounds = bounds_of(each.checkpoints.partition.partition)
+        end_ms = bounds.end_ms if each.leaves_nothing else min(bounds.end_ms, each.checkpoints.partition.until_ms)
+        found.append(replace(bounds, end_ms=end_ms))
     return sorted(found)
 
 
@@ -116,6 +120,15 @@ def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
         else:
             merged.append(each)
     return merged
+
+
+def lies_within(file: DataFile, field: NestedField, intervals: Sequence[Interval]) -> bool:
+    """Tell whether its manifest says that all rows of a file have an event time in one of ``merge_intervals``."""
+    times, nulls = find_times(file, field), (file.null_value_counts or {}).get(field.field_id)
+    if times is None or nulls != 0:
+        return False
+    place = bisect_right(intervals, times.start_ms, key=lambda each: each.start_ms) - 1
+    return place >= 0 and times.end_ms <= intervals[place].end_ms
 
 
 def is_touched(times: Interval, intervals: Sequence[Interval]) -> bool:

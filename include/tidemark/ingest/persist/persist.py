@@ -252,8 +252,7 @@ def _choose_files(run: _Pass) -> None:
     Raises ``NeedsSpark`` if they are too large for this process, and there is no Spark.
     """
     head, rules = run.head, run.rules
-    checkpoints = [each.checkpoints for each in run.begun]
-    run.due = [ALL_TIMES] if run.engine.everything else intervals_of(checkpoints)
+    run.due = [ALL_TIMES] if run.engine.everything else intervals_of(run.begun)
     snapshots = [head.contents, *([] if head.open is None else [head.open])]
     live = [[*head.table.scan(snapshot_id=snapshot.snapshot_id).plan_files()] for snapshot in snapshots]
     run.inputs = choose_files(
@@ -261,7 +260,7 @@ def _choose_files(run: _Pass) -> None:
         chain.from_iterable(live),
         rules.column,
         due=run.due,
-        partitions=sorted(bounds_of(each.partition.partition) for each in checkpoints),
+        partitions=sorted(bounds_of(each.checkpoints.partition.partition) for each in run.begun),
         order_id=find_time_order(head.table, rules.column),
         with_duplicates=bool(rules.key),
     )

@@ -29,7 +29,7 @@ from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import StagedBatch, branch_name
 from tidemark.ingest.partitions.event_times import to_milliseconds
 from tidemark.ingest.persist.duplicates import Identity
-from tidemark.ingest.persist.inputs import ALL_TIMES, Inputs, is_ready
+from tidemark.ingest.persist.inputs import ALL_TIMES, Inputs, is_ready, lies_within, merge_intervals
 from tidemark.interval import EARLIEST_MS, LATEST_MS, Interval, Unit
 
 if TYPE_CHECKING:
@@ -103,7 +103,10 @@ def _group(times: pa.ChunkedArray, unit: Unit) -> list[range]:
 def split_with_spark(
     spark: SparkSession, shard: Shard, head: ShardHead, rewrites: Sequence[Rewrite], split: Split
 ) -> None:
-    """Write the rows anew in Spark's tasks; persisted ones go to main, the first rewrite."""
+    """Write the rows anew in Spark's tasks; persisted ones go to main, the first rewrite.
+
+    Only files that may have rows of the remainder are read for it, once more.
+    """
     from pyspark.sql import functions as F  # noqa: PLC0415 - little is split without Spark
 
     from tidemark.iceberg.reading.spark import FILE, POSITION  # noqa: PLC0415
@@ -111,38 +114,38 @@ def split_with_spark(
 
     places = () if split.identity is None else (FILE, POSITION)
 
-    def read(rewrite: Rewrite, tasks: Iterable[FileScanTask]) -> DataFrame:
+    def read(rewrite: Rewrite, tasks: Iterable[FileScanTask], places: Sequence[str]) -> DataFrame:
         chosen = Rewrite(snapshot=rewrite.snapshot, tasks={task.file.file_path: task for task in tasks})
         return read_rows_of(spark, shard, head, chosen, places=places)
 
     time = quoted(split.column)
     size = sum(use.size_bytes for rewrite in rewrites for use in rewrite.files)
     parts = max(1, ceil(size / SPARK_FILE_BYTES))
-    halves = [_split_frame(read(rewrite, split.open_of(rewrite)), split) for rewrite in rewrites]
-    taken = [ready for ready, _ in halves]
+    taken = [_half(read(rewrite, split.open_of(rewrite), places), split, is_ready=True) for rewrite in rewrites]
     if split.inputs.persisted:
-        taken.append(read(rewrites[0], split.inputs.persisted))
+        taken.append(read(rewrites[0], split.inputs.persisted, places))
     ready = reduce(lambda one, other: one.unionByName(other), taken).repartitionByRange(parts, F.col(time))
     order = [time]
     if split.identity is not None:  # of the same partitions: rows with one event time lie in one of them
         ready, order = split.identity.drop_duplicates_in(ready, places=places), [*map(quoted, split.identity.columns)]
     persisted = _stage(shard, head, rewrites[0], ready.sortWithinPartitions(*order), keeps_order=True)
     rewrites[0].added = mark_sorted(persisted.files, split.order_id)
-    if split.identity is None and persisted.rows == sum(rewrite.row_count for rewrite in rewrites):
-        return  # there is no remainder, for which all files would be read again
-    for rewrite, (_, rest) in zip(rewrites, halves, strict=True):
-        rewrite.added += _stage(shard, head, rewrite, rest.drop(*places).coalesce(parts)).files
+    field, due = head.table.schema().find_field(split.column), merge_intervals(split.intervals)
+    for rewrite in rewrites:
+        if left := [task for task in split.open_of(rewrite) if not lies_within(task.file, field, due)]:
+            rest = _half(read(rewrite, left, ()), split, is_ready=False)
+            rewrite.added += _stage(shard, head, rewrite, rest.coalesce(parts)).files
 
 
-def _split_frame(rows: DataFrame, split: Split) -> tuple[DataFrame, DataFrame]:
-    """Return the rows that are ready, and the others."""
+def _half(rows: DataFrame, split: Split, *, is_ready: bool) -> DataFrame:
+    """Return the rows that are ready, or the others."""
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     from tidemark.spark.quoting import quoted  # noqa: PLC0415
 
     names, time = [quoted(name) for name in rows.columns], F.col(quoted(split.column))
     if [*split.intervals] == [ALL_TIMES]:
-        return rows.where(time.isNotNull()), rows.where(time.isNull())
+        return rows.where(time.isNotNull() if is_ready else time.isNull())
     own = OWN_COLUMNS
     while any(name.lower().startswith(own) for name in rows.columns):  # a column of the same name would be replaced
         own += "_"
@@ -154,8 +157,7 @@ def _split_frame(rows: DataFrame, split: Split) -> tuple[DataFrame, DataFrame]:
     bounds = [(each.start_ms, each.end_ms) for each in split.intervals]
     ends = F.broadcast(rows.sparkSession.createDataFrame(bounds, f"{start_ms} bigint, {end_ms} bigint"))
     is_due = (timed[start_ms] == ends[start_ms]) & (timed[at_ms] < ends[end_ms]) & time.isNotNull()
-    ready, rest = (timed.join(ends, on=is_due, how=how).select(*names) for how in ("left_semi", "left_anti"))
-    return ready, rest
+    return timed.join(ends, on=is_due, how="left_semi" if is_ready else "left_anti").select(*names)
 
 
 def _stage(
