@@ -35,8 +35,9 @@ _JAVA_OPTIONS = ("-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # s
 _PROPERTIES = """
 process.roles=broker,controller
 node.id=1
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=PLAINTEXT://127.0.0.1:{port},DOOR://127.0.0.1:{inner_port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port},DOOR://127.0.0.1:{door_port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,DOOR:PLAINTEXT,CONTROLLER:PLAINTEXT
 controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
 controller.listener.names=CONTROLLER
 log.dirs={data}
@@ -60,6 +61,7 @@ class KafkaBroker:
 
     Topics are created when somebody asks for them, as many clusters do, so that a client which must not cause that is
     seen not to. Nothing expires unless a topic, or the timeout of a transaction, says so: then within a second.
+    Clients that come by ``inner_port`` are sent to ``door_port``, where a test may listen and pass on what it likes.
     """
 
     def __init__(self, folder: Path, jars: Path) -> None:
@@ -72,12 +74,19 @@ class KafkaBroker:
             raise Unreachable("there is no Java to run a broker with", hint="install Java 17 or newer")
         class_path = os.pathsep.join([str(jars / KAFKA_FOLDER / "*"), str(scala)])
         self._java = [str(java), *_JAVA_OPTIONS, "-cp", class_path]
-        self.port, controller_port = free_ports(2)
+        self.port, self.inner_port, self.door_port, controller_port = free_ports(4)
         self._properties = folder / "server.properties"
         self._supervised: Supervised | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._properties.write_text(
-            _PROPERTIES.format(port=self.port, controller_port=controller_port, data=folder / "data"), encoding="utf-8"
+            _PROPERTIES.format(
+                port=self.port,
+                inner_port=self.inner_port,
+                door_port=self.door_port,
+                controller_port=controller_port,
+                data=folder / "data",
+            ),
+            encoding="utf-8",
         )
         # A first character of its own: with a minus the id would be taken for an option, one time in 64.
         cluster = "T" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
@@ -88,6 +97,10 @@ class KafkaBroker:
     def address(self) -> str:
         """The bootstrap server."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._supervised is not None and self._supervised.running
 
     def start(self) -> None:
         """Start, and return once it listens and leads every partition that its data has.
@@ -113,6 +126,18 @@ class KafkaBroker:
     def kill(self) -> None:
         """Kill it as a crash would."""
         self._end(signal.SIGKILL)
+
+    def suspend(self) -> None:
+        """Let it stand still, as on a machine that hangs, until ``resume``."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._supervised is not None:
+            for process in psutil.Process(self._supervised.process.pid).children():
+                process.send_signal(number)
 
     def _end(self, how: signal.Signals) -> None:
         if self._supervised is None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyiceberg.exceptions import NoSuchTableError
 
 from tests.sinks.foreign_readers import files_of
+from tests.sinks.kafka.conftest import Topic
+from tidemark.collections.declarations.sink import SinkMode
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.files.data_files import write_position_deletes, write_rows
 from tidemark.iceberg.files.row_positions import as_delete_rows
@@ -27,6 +31,9 @@ if TYPE_CHECKING:
     from tidemark.collections.declarations.sink import SinkDeclaration
     from tidemark.iceberg.shard.head import ShardHead
 
+# A broker says that a transaction is committed before it tells the readers of each partition; one that a death left
+# open stays so.
+_MARKED_WITHIN_S = 0.3
 Row = tuple[Any, ...]  # the values in the order of the columns, without the NULLs at the end
 
 
@@ -103,7 +110,7 @@ def _type(place: int) -> pa.DataType:
 class Seen:
     """A target as a client sees it that knows nothing of Tidemark."""
 
-    names: frozenset[str]
+    names: frozenset[str] | None  # of its columns; None where each message has names of its own
     changes: tuple[Change, ...]  # of a mirror: at no time
 
     @property
@@ -125,6 +132,8 @@ class Reader:
     def read(self, sink: SinkDeclaration) -> Seen | None:
         """Return what the target holds; None if nothing is there."""
         to: Any = sink.to
+        if to.form == "buffer":
+            return self._topic(to, is_mirror=sink.mode is SinkMode.MIRROR)
         table = {"connection": self._database, "path": self._files, "catalog": self._iceberg}[to.form](to)
         if table is None:
             return None
@@ -134,6 +143,20 @@ class Reader:
             return Seen(frozenset(names), tuple(Change(row, 0, 1) for row in rows))
         times, diffs = table.column("_time").to_pylist(), table.column("_diff").to_pylist()
         return Seen(frozenset(names), tuple(map(Change, rows, times, diffs)))
+
+    def _topic(self, to: Any, *, is_mirror: bool) -> Seen | None:
+        parts = urlsplit(to.buffer)
+        topic = Topic(parts.netloc, parts.path.removeprefix("/"))
+        if not topic.exists():
+            return None
+        until = time.monotonic() + _MARKED_WITHIN_S
+        while not topic.has_nothing_open() and time.monotonic() < until:
+            time.sleep(0.01)
+        changes = []
+        for value in topic.last_values() if is_mirror else [dict(message.value) for message in topic.messages()]:
+            at, diff = value.pop("_time", 0), value.pop("_diff", 1)
+            changes.append(Change(as_row(value.values()), at, diff))
+        return Seen(None, tuple(sorted(changes, key=repr)))
 
     def _database(self, to: Any) -> pa.Table | None:
         found = self.connection.execute("SELECT to_regclass(%s)", [to.table]).fetchone()

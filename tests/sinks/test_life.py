@@ -36,6 +36,7 @@ from tidemark.sinks.lost_runs import note_lost_runs
 from tidemark.sinks.reading.rows import cut_commits
 from tidemark.sinks.removal import REMOVERS, clear_sinks
 from tidemark.sinks.run import choose_sinks, run_sinks
+from tidemark.sinks.targets.registry import open_target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,10 +96,15 @@ def test_a_sink_that_is_dropped_during_its_run_leaves_no_hold_and_no_progress(
     if not is_first:
         sinking.run_sink()
         change(sinking, put={5: "e"})
+    declared = sinking.registry.read().sinks["copies"].declaration
     with interrupted_at(point, lambda: drop_sink(sinking)) as failures:
-        sinking.run_sink()
+        report = sinking.run_sink()
     assert not failures
+    assert report.error is not None
+    assert report.error.kind == "Dropped"
     assert holds(sinking) == {}
+    with open_target(declared, sinking.settings) as target:
+        assert target.look() is None
     sinking.declare_sink(to={**folder(sinking), "existing": "replace"})
     assert sinking.run_sink().error is None
     sinking.declare_sink("others", to=folder(sinking))

@@ -26,10 +26,13 @@ def dying_at(point: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def interrupted_at(point: str, operation: Callable[[], object]) -> Iterator[list[Exception]]:
+def interrupted_at(
+    point: str, operation: Callable[[], object], *, must_reach: bool = True
+) -> Iterator[list[Exception]]:
     """Run ``operation`` at a fail point, once, as another process does between two steps of this one.
 
-    Yields a list, to which what ``operation`` raises is added: this process may catch that.
+    Yields a list, to which what ``operation`` raises is added: this process may catch that. A block that never comes
+    to the point fails, unless it need not: nothing would have come between.
     """
     left = [operation]
     failures: list[Exception] = []
@@ -46,6 +49,7 @@ def interrupted_at(point: str, operation: Callable[[], object]) -> Iterator[list
 
     with _at(point, interrupt):
         yield failures
+    assert not (left and must_reach), f"{point} was never reached"
 
 
 @contextmanager

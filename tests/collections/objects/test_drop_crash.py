@@ -19,6 +19,7 @@ from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.maintenance import removal
 from tidemark.iceberg.shards import DROPPED, Shards
+from tidemark.report import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +51,7 @@ def test_a_killed_drop_is_completed_by_whoever_comes_next(
     assert list(place.registry.read().declarations) == ["others"], "gone from the catalog, whatever comes next"
     if then == "apply":
         assert place.declare(EVENTS).steps[0].action == "create"
-        assert append(place, 5, 7, mark="q")
+        assert append(place, 5, 7, mark="q") is Outcome.APPENDED
         assert (place.ids(), uuid(place) == old) == ([5, 6], False)
     elif then == "drop":
         drop_names(place, "others")

@@ -185,8 +185,11 @@ def test_who_is_fenced_or_overtaken_and_who_is_read_only_suspend_nothing(reading
         overtaken = failed_run(ErrorReport.of(error))
         assert settle(reading.deployment, overtaken) == overtaken
     reading.switch(Mode.READ_ONLY)
-    assert SUSPENDED not in run(reading)["events"].details
+    failed = failed_run(ErrorReport(kind="Odd", message="m"))
+    assert settle(reading.deployment, failed) == failed
     assert not reading.deployment.objects.read()
+    reading.switch(Mode.READ_WRITE)
+    assert SUSPENDED in settle(reading.deployment, failed).collections["events"].details, "nothing else was in the way"
 
 
 def test_what_does_not_follow_a_source_is_not_suspended(reading: Home) -> None:

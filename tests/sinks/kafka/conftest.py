@@ -44,6 +44,9 @@ class Topic:
     def admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.address, "log_level": 0})
 
+    def exists(self) -> bool:
+        return self.name in self.admin.list_topics(timeout=10).topics  # by name, the broker would make it
+
     def messages(self, name: str | None = None) -> list[Seen]:
         """Return what is committed, those of each partition in their order."""
         found: list[Seen] = []
@@ -78,8 +81,12 @@ class Topic:
 
     def contents(self) -> list[tuple[Any, ...]]:
         """Return the values of the last message of each key, as a compacted topic keeps them."""
+        return sorted(tuple(value.values()) for value in self.last_values())
+
+    def last_values(self) -> list[dict[str, Any]]:
+        """Return the values of the last message of each key that has one."""
         last = {json.dumps(seen.key): seen.value for seen in self.messages()}
-        return sorted(tuple(value.values()) for value in last.values() if value is not None)
+        return [value for value in last.values() if value is not None]
 
     def sums(self) -> list[tuple[Any, ...]]:
         """Return the rows whose diffs do not sum up to nothing, as often as they do."""

@@ -193,13 +193,6 @@ def test_only_kafka_has_transactions(sinking: Home) -> None:
     assert (report.error.kind, report.error.exit_code) == (ConfigurationInvalid.__name__, ExitCode.CONFIGURATION)
 
 
-def test_a_broker_that_is_down_is_told_at_once_and_history_stays(sinking: Home, topic: Topic) -> None:
-    sinking.declare_sink(to={"buffer": "kafka://127.0.0.1:1/nowhere"})
-    report = sinking.run_sink()
-    assert report.error.exit_code == ExitCode.UNREACHABLE
-    assert report.seconds < 5
-
-
 def test_columns_that_come_and_go_are_members_that_come_and_go(sinking: Home, topic: Topic) -> None:
     sinking.declare_sink(to={"buffer": topic.uri}, mode="changes")
     sinking.run_sink()

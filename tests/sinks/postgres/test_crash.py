@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -56,13 +55,16 @@ def test_a_run_that_died_is_finished_by_the_next(
 @pytest.mark.parametrize("point", [*run.FAIL_POINTS, *carrying.FAIL_POINTS, "sink.postgres-committed"])
 def test_a_run_that_another_overtakes_writes_nothing_twice(sinking: Home, database: Database, point: str) -> None:
     sinking.declare_sink(mode="changes", to=TO)
-    sinking.run_sink()
+    is_first = point == "sink.held"  # which only a first load passes
+    if not is_first:
+        sinking.run_sink()
     change(sinking, put={1: "B", 3: "c"}, delete=(0,))
-    with interrupted_at(point, sinking.run_sink):
+    with interrupted_at(point, sinking.run_sink) as failures:
         report = sinking.run_sink()
+    assert not failures
     assert report.error is None or report.exit_code is ExitCode.FENCED
     sinking.run_sink()
-    assert database.rows("SELECT count(*) FROM copies") == [(7,)]
+    assert database.rows("SELECT count(*) FROM copies") == [(3 if is_first else 7,)]
     assert database.rows(QUERIES["changes"]) == sinking.tuples("events")
 
 
@@ -77,24 +79,6 @@ def test_a_process_that_is_killed_leaves_nothing_locked(sinking: Home, database:
 
 def carry(settings: Settings) -> None:
     Home(settings).run_sink()
-
-
-def test_a_database_that_is_killed_at_the_commit_is_asked_again(
-    sinking: Home, database: Database, postgres: PostgresServer
-) -> None:
-    sinking.declare_sink(mode="changes", to=TO)
-    sinking.run_sink()
-    change(sinking, put={1: "B"})
-
-    def restart() -> None:
-        postgres.kill()
-        threading.Timer(0.3, postgres.start).start()
-
-    with interrupted_at("sink.postgres-written", restart):
-        sinking.run_sink()
-    assert sinking.run_sink().error is None
-    assert database.rows("SELECT count(*) FROM copies") == [(5,)]
-    assert database.rows(QUERIES["changes"]) == sinking.tuples("events")
 
 
 def test_a_commit_whose_answer_is_lost_counts(

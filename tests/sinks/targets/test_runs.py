@@ -273,12 +273,14 @@ def test_a_run_that_another_overtakes_writes_nothing_twice(
     carrying: Home, tmp_path: Path, kind: str, point: str
 ) -> None:
     target = sinking(carrying, kind, tmp_path, "changes")
-    carrying.run_sink()
+    is_first = point == "sink.held"  # which only a first load passes
+    if not is_first:
+        carrying.run_sink()
     change(carrying, put={1: "B", 3: "c"}, delete=(0,))
     with interrupted_at(point, carrying.run_sink) as failures:
         report = carrying.run_sink()
     assert not failures
     assert report.error is None or report.exit_code in {ExitCode.FENCED, ExitCode.TRANSIENT}
     carrying.run_sink()
-    assert len(target.rows()) == 7
+    assert len(target.rows()) == (3 if is_first else 7)
     assert contents(target.rows()) == carrying.user_rows("events")

@@ -103,9 +103,8 @@ class TargetMachine(RuleBasedStateMachine):
             table.overwrite(rows)
         last = catalog.load_table(("analytics", "copies"))
         ids = [snapshot.snapshot_id for snapshot in last.snapshots()]
-        last.maintenance.expire_snapshots().by_ids(
-            [each for each in ids if each != last.current_snapshot().snapshot_id]
-        )  # type: ignore[union-attr]
+        current = last.current_snapshot().snapshot_id  # type: ignore[union-attr]
+        last.maintenance.expire_snapshots().by_ids([each for each in ids if each != current]).commit()
 
     @invariant()
     def readers_see_the_model(self) -> None:
