@@ -55,7 +55,7 @@ from tidemark.spark.session import spark_session
 from tidemark.write_buffer.file.folder import open_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from pyiceberg.manifest import DataFile
     from pyspark.sql import DataFrame, SparkSession
@@ -194,7 +194,11 @@ def measure_persisting(spark: SparkSession, settings: Settings, *, rows: int, ru
         bench.persist()
         overlaps.append(bench.overlap())
 
-    sides = {"persist": persist_due, "persist by key": partial(bench.persist, "id"), "plain": bench.sort_and_write}
+    sides: dict[str, Callable[[], None]] = {
+        "persist": persist_due,
+        "persist by key": partial(bench.persist, "id"),
+        "plain": bench.sort_and_write,
+    }
     checked = {"persist", "persist by key"}
     times = alternate(
         sides,
