@@ -194,7 +194,7 @@ def measure_persisting(spark: SparkSession, settings: Settings, *, rows: int, ru
         bench.persist()
         overlaps.append(bench.overlap())
 
-    sides: dict[str, Callable[[], object]] = {
+    sides: dict[str, Callable[[], None]] = {
         "persist": persist_due,
         "persist by key": partial(bench.persist, "id"),
         "plain": bench.sort_and_write,
