@@ -65,7 +65,7 @@ class KafkaBroker:
     """
 
     def __init__(self, folder: Path, jars: Path) -> None:
-        self._folder = folder
+        self._log = folder / "broker.log"
         if not (found := check_jars(jars / KAFKA_FOLDER, KAFKA_PACKAGES)).ok:
             raise Unreachable(found.message, hint=found.hint)
         scala = next(((find_spark_folder() or Path()) / "jars").glob("scala-library-*.jar"))
@@ -108,16 +108,10 @@ class KafkaBroker:
         Raises:
             Unreachable: If it ends, or does not get there in time; its log is in its folder.
         """
-        log = self._folder / "broker.log"
-        with log.open("ab") as output:
+        with self._log.open("ab") as output:
             command = [*self._java, "kafka.Kafka", str(self._properties)]
             self._supervised = Supervised(command, stdout=output, stderr=output)
-        until = time.monotonic() + START_S
-        while not (_listens(self.port) and _leads(self.address)):
-            if not self._supervised.running or time.monotonic() > until:
-                self.kill()
-                raise Unreachable(f"the broker did not start: see {log}")
-            time.sleep(0.05)
+        self._wait_until_it_leads()
 
     def stop(self) -> None:
         """Stop in good order."""
@@ -127,12 +121,22 @@ class KafkaBroker:
         """Kill it as a crash would."""
         self._end(signal.SIGKILL)
 
+    def _wait_until_it_leads(self) -> None:
+        until = time.monotonic() + START_S
+        while not (_listens(self.port) and _leads(self.address)):
+            if not self.is_running or time.monotonic() > until:
+                self.kill()
+                raise Unreachable(f"the broker did not start: see {self._log}")
+            time.sleep(0.05)
+
     def suspend(self) -> None:
         """Let it stand still, as on a machine that hangs, until ``resume``."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
+        """Let it go on, and return once it leads every partition again, as ``start`` does."""
         self._signal(signal.SIGCONT)
+        self._wait_until_it_leads()
 
     def _signal(self, number: signal.Signals) -> None:
         if self._supervised is not None:

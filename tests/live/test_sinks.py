@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import psycopg
@@ -11,6 +11,7 @@ import pytest
 from tests.live.conftest import DECLARATIONS, RECONCILE, RUN_SECONDS, SINKS
 from tests.sinks.postgres.conftest import connected
 from tidemark.clock import SystemClock
+from tools.local_airflow.client import FINISHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +55,13 @@ def seats(database: str) -> dict[str, int]:
         return dict(connection.execute("SELECT tailnum, seats FROM seats").fetchall())
 
 
+def progress(database: str) -> int:
+    """Return the time up to which the target has everything, as only the target knows."""
+    with psycopg.connect(database) as connection:
+        [(time,)] = connection.execute("SELECT time FROM tidemark_sinks").fetchall()
+    return int(time)
+
+
 def start_correction(client: AirflowClient, installation: Home, lines: list[str]) -> str:
     """Change the source and start to reconcile; sinks are not mentioned. Return the id of the run."""
     installation.write_lines("planes", "tailnum,seats", *lines)
@@ -66,12 +74,32 @@ def correct(client: AirflowClient, installation: Home, lines: list[str]) -> None
     assert client.wait(RECONCILE, run_id, timeout_s=RUN_SECONDS) == "success"
 
 
+def ended_runs(client: AirflowClient) -> set[str]:
+    """Wait until no run of sinks is under way, of which an asset has started one; return the ids of all."""
+
+    def look() -> list[dict[str, Any]]:
+        runs = client.runs(SINKS)
+        is_over = all(run["state"] in FINISHED for run in runs)
+        return runs if is_over and any(run["run_type"] == "asset_triggered" for run in runs) else []
+
+    runs = client.wait_until(look, what="the end of the runs of sinks", timeout_s=RUN_SECONDS)
+    return {run["dag_run_id"] for run in runs}
+
+
+def report(client: AirflowClient, run_id: str) -> dict[str, Any]:
+    """Return what a run that has ended says of the sink."""
+    task = client.tasks(SINKS, run_id)["run_sink[seats]"]
+    found: dict[str, Any] = client.xcom(SINKS, run_id, "run_sink", map_index=task["map_index"])
+    return found
+
+
 def test_a_correction_starts_the_sinks_and_reaches_the_database(
     client: AirflowClient, installation: Home, database: str
 ) -> None:
     correct(client, installation, ["N1,1"])
     run_id = client.trigger(SINKS)
     assert client.wait(SINKS, run_id, timeout_s=RUN_SECONDS) == "success"
+    earlier, loaded = ended_runs(client), progress(database)
     assert seats(database) == {"N1": 1}
 
     start_correction(client, installation, ["N1,10", "N2,2"])
@@ -80,22 +108,29 @@ def test_a_correction_starts_the_sinks_and_reaches_the_database(
     )
     committed_ms = installation.upper("planes")  # by the clock of the process that committed the correction
     assert SystemClock().now_ms() - committed_ms <= WITHIN_MS
-    started = [run for run in client.runs(SINKS) if run["run_type"] == "asset_triggered"]
-    assert started, "nobody triggered that run"
+    started = {run["dag_run_id"]: run for run in client.runs(SINKS) if run["dag_run_id"] not in earlier}
+    assert {run["run_type"] for run in started.values()} == {"asset_triggered"}
+    assert {client.wait(SINKS, run_id, timeout_s=RUN_SECONDS) for run_id in started} == {"success"}
+    reports = [report(client, run_id) for run_id in started]
+    assert [each["lower"] for each in reports if each["outcome"] == "carried"] == [loaded]
 
 
 def test_a_paused_sink_is_left_out_and_goes_on_where_it_was(
     client: AirflowClient, installation: Home, database: str
 ) -> None:
     objects = installation.deployment.objects
-    before = seats(database)
+    before, came_to = seats(database), progress(database)
     objects.pause(["seats"], why="the database is upgraded")
     correct(client, installation, ["N1,11", "N3,3"])
     run_id = client.trigger(SINKS)
     client.wait(SINKS, run_id, timeout_s=RUN_SECONDS)
     assert client.tasks(SINKS, run_id)["run_sink[seats]"]["state"] == "skipped"
-    assert seats(database) == before
+    ended_runs(client)
+    assert (seats(database), progress(database)) == (before, came_to)
 
     objects.resume(["seats"])
-    assert client.wait(SINKS, client.trigger(SINKS), timeout_s=RUN_SECONDS) == "success"
+    run_id = client.trigger(SINKS)
+    assert client.wait(SINKS, run_id, timeout_s=RUN_SECONDS) == "success"
     assert seats(database) == {"N1": 11, "N3": 3}
+    carried = report(client, run_id)
+    assert (carried["lower"], carried["inserted"], carried["retracted"]) == (came_to, 2, 1), "a load has no lower"

@@ -60,10 +60,14 @@ class KafkaDoor:
             threading.Thread(target=self._join, args=(client,), daemon=True).start()
 
     def _join(self, client: socket.socket) -> None:
-        with client, suppress(OSError), socket.create_connection(("127.0.0.1", self._broker.inner_port)) as server:
+        with (
+            client,
+            suppress(OSError),
+            socket.create_connection(("127.0.0.1", self._broker.inner_port)) as server,
+            client.makefile("rb") as requests,  # which keeps the socket open until it is closed itself
+        ):
             joined = _Joined(client, server)
             threading.Thread(target=joined.answer, daemon=True).start()
-            requests = client.makefile("rb")
             while size := requests.read(4):
                 body = requests.read(int.from_bytes(size))
                 act = self._act

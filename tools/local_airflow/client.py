@@ -127,10 +127,10 @@ class AirflowClient:
         instances = self.request("GET", path, params={"limit": 200})["task_instances"]
         return {_label(instance): instance for instance in instances}
 
-    def xcom(self, dag_id: str, run_id: str, task_id: str) -> Any:
+    def xcom(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> Any:
         """Return what the task returned."""
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/xcomEntries/return_value"
-        return self.request("GET", path, params={"deserialize": "false"})["value"]
+        return self.request("GET", path, params={"deserialize": "false", "map_index": map_index})["value"]
 
     def asset_events(self, path: str = "assets/events", *, timeout_s: float) -> list[dict[str, Any]]:
         """Return the latest asset events below ``path``.
