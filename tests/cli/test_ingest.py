@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from tests.sinks.foreign_readers import read_manifest
 from tidemark.cli.app import app
 from tidemark.exit_codes import ExitCode
 from tools.kafka_broker import free_ports
@@ -190,6 +191,25 @@ def test_rows_wait_until_they_are_persisted_where_that_is_declared(
     assert tidemark("buffer", "unload").json["collections"]["weather"]["details"]["expiry"]["snapshots"] > 0
     assert [row["temp"] for row in tidemark("read", "weather", "--with-open").json["rows"]] == [5]
     assert app(["buffer", "compact"]) == app(["buffer", "unload"]) == ExitCode.OK
+
+
+@pytest.mark.slow  # one command after the other
+def test_a_replay_of_persisted_rows_hides_none_and_tells_its_sink_nothing(tidemark: Any, tmp_path: Path) -> None:
+    (tmp_path / "collections.yaml").write_text(
+        DECLARATION.replace("temp double", "temp double, at timestamp")
+        + EVENT_TIMES
+        + "    key: [origin]\n    lifecycle: {visible: when-persisted}\n"
+        + f"sinks:\n  files: {{from: weather, to: {{path: {tmp_path / 'out'}}}, mode: changes}}\n"
+    )
+    assert tidemark("apply", str(tmp_path / "collections.yaml")).code == 0
+    for origin in ("EWR", "JFK"):
+        write(tidemark, tmp_path, 0, json.dumps({"origin": origin, "temp": 5, "at": "2013-01-02T05:00:00Z"}))
+    assert tidemark("buffer", "ingest", "weather").code == 0
+    persist = ("buffer", "persist", "weather", "--now")
+    for command in (persist, ("buffer", "replay", "weather", "--from", "0:0"), persist):
+        assert tidemark(*command).code == tidemark("sink", "run").code == 0
+        assert len(tidemark("read", "weather").json["rows"]) == 2
+        assert sum(file["rows"] for file in read_manifest(tmp_path / "out")["files"]) == 2
 
 
 def test_what_is_not_persisted_is_replayed(tidemark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

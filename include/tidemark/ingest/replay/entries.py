@@ -113,12 +113,17 @@ class Written:
 
     open: list[DataFile] = field(default_factory=list)
     persisted: list[DataFile] = field(default_factory=list)
-    to_merge: Arrivals = NO_ARRIVALS  # persisted rows that are open again until a persist has merged duplicates
+    to_merge: list[DataFile] = field(default_factory=list)  # persisted rows, open again until duplicates are merged
+    arrivals_to_merge: Arrivals = NO_ARRIVALS  # the same rows
     rows: Counter[str] = field(default_factory=Counter)  # by partition
     entries: Counter[int] = field(default_factory=Counter)  # that were read, by sequencer
     quarantined: int = 0  # rows that the quarantine has
     decoded: dict[int, NumberRuns] = field(default_factory=dict)  # entries whose rows come back, by sequencer
     undecoded: dict[int, set[int]] = field(default_factory=dict)  # entries whose rows stay, whatever they are
+
+    @property
+    def files(self) -> list[DataFile]:
+        return [*self.open, *self.persisted, *self.to_merge]
 
 
 def write_needed(
@@ -159,12 +164,13 @@ def write_needed(
 
 
 class _Pieces:
-    """Rows that are read and not written yet: open ones, and persisted ones."""
+    """Rows that are read and not written yet: open ones, persisted ones, and persisted ones to merge."""
 
     def __init__(self, reading: Reading, written: Written) -> None:
         self._reading, self._written = reading, written
         self._open: list[pa.Table] = []
         self._persisted: list[pa.Table] = []
+        self._to_merge: list[pa.Table] = []
         self._bytes = 0
 
     def add(self, rows: pa.Table, sequencer_id: int, bad: NDArray[np.int64]) -> None:
@@ -178,13 +184,12 @@ class _Pieces:
         is_open = self._find(reading.base, sequencer_id, numbers, times_ms)
         if reading.rules.key and not is_open.all():  # they may be duplicates of rows that stay
             merged = reading.times.count(pa.array(numbers[~is_open]), pa.array(times_ms[~is_open]))
-            self._written.to_merge = self._written.to_merge.add(Arrivals(partitions=merged))
-            is_open[:] = True
+            self._written.arrivals_to_merge = self._written.arrivals_to_merge.add(Arrivals(partitions=merged))
         place = rows.schema.get_field_index(ENTRY)
         rows = rows.set_column(place, ENTRY, as_entries(rows.column(ENTRY), reading.turn))
         rows = rows.select(reading.schema.names).cast(reading.schema)
         self._open.append(rows.filter(pa.array(is_open)))
-        self._persisted.append(rows.filter(pa.array(~is_open)))
+        (self._to_merge if reading.rules.key else self._persisted).append(rows.filter(pa.array(~is_open)))
         starts, counts = np.unique(floor_times(reading.rules.unit, times_ms), return_counts=True)
         for start, count in zip(starts.tolist(), counts.tolist(), strict=True):
             self._written.rows[name_partition(reading.rules.unit, start)] += count
@@ -200,9 +205,11 @@ class _Pieces:
     def write(self) -> None:
         """Write the rows so far."""
         reading, none = self._reading, self._reading.schema.empty_table()
-        open_, persisted = (pa.concat_tables([none, *pieces]) for pieces in (self._open, self._persisted))
-        self._open, self._persisted, self._bytes = [], [], 0
+        kinds = (self._open, self._persisted, self._to_merge)
+        open_, persisted, to_merge = (pa.concat_tables([none, *pieces]) for pieces in kinds)
+        self._open, self._persisted, self._to_merge, self._bytes = [], [], [], 0
         self._written.open += write_rows(reading.table, open_)
+        self._written.to_merge += write_rows(reading.table, to_merge)
         if persisted.num_rows:
             order_id, rules = add_time_order(reading.shard, reading.rules.column), reading.rules
             in_order = persisted.take(pc.sort_indices(persisted.column(rules.column)))  # by name, `.x` would be a path

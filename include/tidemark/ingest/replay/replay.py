@@ -291,7 +291,7 @@ def _find(run: _Replay, search: Search) -> None:
 
 
 def _discard(run: _Replay) -> None:
-    delete_files(run.head.table, [file.file_path for file in (*run.written.open, *run.written.persisted)])
+    delete_files(run.head.table, [file.file_path for file in run.written.files])
 
 
 def _read(run: _Replay) -> None:
@@ -341,15 +341,16 @@ def _publish(run: _Replay, writer: Writer) -> Published:
         if (present := Partitions.read(head.table.properties)) is None:
             return {}
         present, _ = present.drop_persists()
-        to_merge, lifecycle = run.written.to_merge.partitions, run.rules.lifecycle
+        to_merge, lifecycle = run.written.arrivals_to_merge.partitions, run.rules.lifecycle
         return {PROPERTY: str(present.open_again(to_merge, now_ms=now_ms, rules=lifecycle))}
 
-    in_order, opened = tuple(run.written.persisted), tuple(run.written.open)
-    keeps_open = run.rules.keeps_open
+    # What was persisted stays visible, whatever has to be merged: readers would miss it until the next pass.
+    visible, opened = (*run.written.persisted, *run.written.to_merge), tuple(run.written.open)
+    keeps_open = run.rules.keeps_open and run.is_only_log  # of several logs nobody knows what was persisted
     return replace_rows(
         writer,
         run.head,
-        Replacement(run.on_main.removal, in_order if keeps_open else in_order + opened),
+        Replacement(run.on_main.removal, visible if keeps_open else visible + opened),
         Replacement(run.open.removal, opened if keeps_open else ()),
         describe=describe,
         now_ms=now_ms,

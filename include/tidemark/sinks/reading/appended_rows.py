@@ -1,37 +1,35 @@
-"""The rows that own commits added to an append-only collection, commit by commit, in bounded memory."""
+"""The updates of an append-only collection, commit by commit: rows that came, and rows that a rewrite took away."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from tidemark.errors import HistoryGone
-from tidemark.iceberg.files.manifests import read_added_files
+from tidemark.iceberg.files.manifests import read_added_files, read_data_files
 from tidemark.iceberg.files.stored_rows import StoredRows
 from tidemark.iceberg.reading.arrow import consolidate_arrow
-from tidemark.iceberg.shard.column_names import BATCH, DIFF
+from tidemark.iceberg.shard.column_names import DIFF
+from tidemark.iceberg.shard.damage import damage_of
 from tidemark.iceberg.shard.foreign_commits import is_marked
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import origin_columns, user_column_names
 from tidemark.iceberg.shard.state import CommitKind, ShardState
 from tidemark.iceberg.shard.time_travel import ancestry
 
-log = logging.getLogger(__name__)
-
 _ADDING = frozenset({CommitKind.APPEND, CommitKind.FLUSH})
-_REWRITING = frozenset({CommitKind.COMPACT, CommitKind.CORRECT})  # a persist that shows rows, and a replay
+_REWRITING = frozenset({CommitKind.COMPACT, CommitKind.CORRECT})  # a persist, and a replay
+_KEEPING = frozenset({Operation.APPEND, Operation.REPLACE})  # no row goes
 
 
 @dataclass(frozen=True, slots=True)
 class AppendedCommit:
-    """One own commit that may have added rows at times ``[lower, upper)``, and the appends of others just below."""
+    """One own commit that may have changed rows at times ``[lower, upper)``, and the commits of others just below."""
 
     snapshot: Snapshot
     state: ShardState
@@ -52,10 +50,11 @@ class AppendedCommit:
         return self.state.kind in _ADDING
 
     @property
-    def shows_rows(self) -> bool:
-        """Whether a rewrite changed the rows: it took a time of its own, and the contents changed up to its end."""
+    def rewrites_rows(self) -> bool:
+        """Whether rows may have gone: by a rewrite that took a time of its own, or by a commit of another engine."""
         took_time = self.state.lower != self.state.upper
-        return self.state.kind in _REWRITING and took_time and self.state.changed == self.state.upper
+        is_rewrite = self.state.kind in _REWRITING and took_time and self.state.changed == self.state.upper
+        return is_rewrite or any(_operation_of(each) not in _KEEPING for each in self.foreign)
 
 
 def list_commits(head: ShardHead, from_: int, carried: int, *, collection: str) -> list[AppendedCommit]:
@@ -89,6 +88,10 @@ def list_commits(head: ShardHead, from_: int, carried: int, *, collection: str) 
     return commits
 
 
+def _operation_of(snapshot: Snapshot) -> Operation | None:
+    return None if snapshot.summary is None else snapshot.summary.operation
+
+
 def _own_state(snapshot: Snapshot, collection: str) -> ShardState | None:
     """Return the state that one of our commits left; None for a commit of another engine."""
     if snapshot.summary is None or not is_marked(snapshot):
@@ -97,57 +100,76 @@ def _own_state(snapshot: Snapshot, collection: str) -> ShardState | None:
 
 
 def read_commit(head: ShardHead, commit: AppendedCommit, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows that a commit added, their ``columns`` under the present schema, in pieces."""
-    table = head.table
-    for snapshot in commit.foreign:
-        operation = None if snapshot.summary is None else snapshot.summary.operation
-        if operation is Operation.APPEND:
-            yield from _read_files(StoredRows.in_files(table, read_added_files(table.io, snapshot)), columns)
-        elif operation is not Operation.REPLACE:
-            log.warning("a commit of another tool to %s is not told to sinks: %s", table.name(), snapshot.snapshot_id)
-    if commit.is_append:
-        yield from _read_files(StoredRows.in_files(table, read_added_files(table.io, commit.snapshot)), columns)
-    elif commit.shows_rows:
-        yield from _read_shown(head, commit.snapshot).select(list(columns)).to_batches()
+    """Yield the updates of a commit in pieces: ``columns`` under the present schema, and `_diff`.
+
+    Rows that retention removes are not told; all others that went are: by a merge of duplicates, by a replay that
+    decodes rows otherwise, by another engine.
+
+    Raises ``HistoryGone`` if the rows before the commit cannot be read any more.
+    """
+    if commit.rewrites_rows:
+        until = commit.foreign[-1] if commit.state.kind is CommitKind.RETAIN else commit.snapshot
+        yield from _read_changes(head, (*commit.foreign, commit.snapshot)[0], until, columns)
+        return
+    appends = [each for each in commit.foreign if _operation_of(each) is Operation.APPEND]
+    for snapshot in (*appends, commit.snapshot) if commit.is_append else appends:
+        stored = StoredRows.in_files(head.table, read_added_files(head.table.io, snapshot))
+        for file in stored.files:
+            yield from _read_updates(head, stored, file, columns, diff=1)
+
+
+def with_diff(batch: pa.RecordBatch, diff: int) -> pa.RecordBatch:
+    """Return the rows as updates."""
+    return batch.append_column(DIFF, pa.repeat(pa.scalar(diff, pa.int64()), batch.num_rows))
 
 
 def read_contents(table: Table, snapshot: Snapshot, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield all rows of a snapshot, their ``columns`` under the present schema, in pieces."""
-    return _read_files(StoredRows.in_snapshot(table, snapshot), columns)
-
-
-def _read_files(stored: StoredRows, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    stored = StoredRows.in_snapshot(table, snapshot)
     for file in stored.files:
         for placed in stored.scan(file, columns):
             yield from placed.rows.to_batches()
 
 
-def _read_shown(head: ShardHead, snapshot: Snapshot) -> pa.Table:
-    """Return the rows of ``snapshot`` that its parent does not show, of the files in which the two differ."""
+def _read_changes(head: ShardHead, first: Snapshot, last: Snapshot, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield what the snapshots ``first`` to ``last`` changed: rows that went before those that came, summed up."""
     table = head.table
-    parent = table.metadata.snapshot_by_id(snapshot.parent_snapshot_id or -1)
+    parent = table.metadata.snapshot_by_id(first.parent_snapshot_id or -1)
     if parent is None:
         raise HistoryGone(
-            f"the snapshot before {snapshot.snapshot_id} of {table.name()[-1]!r} was expired by another tool",
+            f"the snapshot before {first.snapshot_id} of {table.name()[-1]!r} was expired by another tool",
             hint="drop the sink and declare it again with `existing: replace`",
         )
-    schema, layout = table.schema(), head.state.layout
-    # A replay cuts batches anew, so that a row is known by its producer and entry.
-    origin = [name for name in origin_columns(schema, layout) if name != BATCH]
-    columns = [*user_column_names(schema, layout), *origin]
-    before, after = StoredRows.in_snapshot(table, parent), StoredRows.in_snapshot(table, snapshot)
+    before, after = StoredRows.in_snapshot(table, parent), StoredRows.in_snapshot(table, last)
     present = {path: after.live(file) for path, file in after.by_path.items()}
     same = {path for path, file in before.by_path.items() if present.get(path) == before.live(file)}
     pieces = [
-        piece.append_column(DIFF, pa.repeat(pa.scalar(sign, pa.int64()), piece.num_rows))
-        for stored, sign in ((after, 1), (before, -1))
+        batch
+        for stored, diff in ((before, -1), (after, 1))
         for file in stored.files
         if file.file_path not in same
-        for piece in (placed.rows for placed in stored.scan(file, columns))
+        for batch in _read_updates(head, stored, file, columns, diff=diff)
     ]
-    if not pieces:
-        return before.empty(columns)
-    changed = consolidate_arrow(pa.concat_tables(pieces), columns)
-    shown = changed.filter(pc.greater(changed.column(DIFF), 0))
-    counts = shown.column(DIFF).to_pylist()
-    return shown.take(pa.array([row for row, count in enumerate(counts) for _ in range(count)], pa.int64()))
+    if pieces:
+        yield from consolidate_arrow(pa.Table.from_batches(pieces), columns).sort_by(DIFF).to_batches()
+
+
+def _read_updates(
+    head: ShardHead, stored: StoredRows, file: DataFile, columns: Sequence[str], *, diff: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file, each with ``diff``.
+
+    Raises ``HistoryGone`` if a file of the past cannot be read: nobody knows which of its rows are still there.
+    """
+    try:
+        for placed in stored.scan(file, columns):
+            for batch in placed.rows.to_batches():
+                yield with_diff(batch, diff)
+    except Exception as error:
+        damage = damage_of(head.table, file, whole=True)
+        if not damage or file.file_path in read_data_files(head.table.io, head.contents):
+            raise
+        raise HistoryGone(
+            f"{file.file_path} of {head.table.name()[-1]!r} {damage}, and its rows were replaced since",
+            hint="drop the sink and declare it again with `existing: replace`, which loads all rows anew",
+        ) from error

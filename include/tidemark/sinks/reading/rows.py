@@ -9,14 +9,14 @@ import pyarrow as pa
 from pyiceberg.table.snapshots import Snapshot
 
 from tidemark.collections.schema.convert import from_iceberg
-from tidemark.iceberg.shard.column_names import DIFF, TIME
+from tidemark.iceberg.shard.column_names import TIME
 from tidemark.iceberg.shard.foreign_commits import is_marked
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS
 from tidemark.iceberg.shard.state import CommitKind, ShardKind, ShardState
 from tidemark.iceberg.shard.time_travel import ancestry
 from tidemark.sinks.progress import SinkColumn
-from tidemark.sinks.reading.appended_rows import AppendedCommit, read_commit, read_contents
+from tidemark.sinks.reading.appended_rows import AppendedCommit, read_commit, read_contents, with_diff
 from tidemark.sinks.reading.net_changes import check_keys
 
 TRANSACTION_ROWS = 1_000_000  # about so many updates are read into memory, and go into one transaction
@@ -48,7 +48,7 @@ def carried_snapshot(head: ShardHead) -> int:
 def first_rows(head: ShardHead, columns: Sequence[str], *, time: int | None) -> Iterator[pa.RecordBatch]:
     """Yield the contents in pieces; ``time``, if given, is the ``_time`` of all rows, with ``_diff`` 1."""
     for batch in read_contents(head.table, first_snapshot(head), columns):
-        yield batch if time is None else _with_update(batch, time)
+        yield batch if time is None else _at_time(with_diff(batch, 1), time)
 
 
 def keyed_rows(rows: Iterator[pa.RecordBatch], key: Sequence[str], *, where: str) -> Iterator[pa.RecordBatch]:
@@ -67,10 +67,10 @@ def read_keys(head: ShardHead, key: Sequence[str]) -> pa.Table:
 def appended_rows(
     head: ShardHead, commits: Sequence[AppendedCommit], columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the commits in their order, each with the lower of its commit as ``_time``."""
+    """Yield the updates of the commits in their order, each with the lower of its commit as ``_time``."""
     for commit in commits:
         for batch in read_commit(head, commit, columns):
-            yield _with_update(batch, commit.lower)
+            yield _at_time(batch, commit.lower)
 
 
 class TimeCut(NamedTuple):
@@ -122,6 +122,7 @@ def cut_commits(commits: Sequence[AppendedCommit], *, rows: int = TRANSACTION_RO
     return groups
 
 
-def _with_update(batch: pa.RecordBatch, time: int) -> pa.RecordBatch:
-    values = [pa.repeat(pa.scalar(value, pa.int64()), batch.num_rows) for value in (time, 1)]
-    return pa.RecordBatch.from_arrays([*batch.columns, *values], names=[*batch.schema.names, TIME, DIFF])
+def _at_time(updates: pa.RecordBatch, time: int) -> pa.RecordBatch:
+    """Return updates, whose last column is `_diff`, with `_time` before it."""
+    times = pa.repeat(pa.scalar(time, pa.int64()), updates.num_rows)
+    return updates.add_column(updates.num_columns - 1, TIME, times)
