@@ -133,6 +133,24 @@ def test_the_hold_of_a_sink_goes_with_the_sink(tidemark: CommandLine, home: Sett
     assert tidemark.json("hold", "release", "events", "sink-gone")["released"] is True
 
 
+def test_the_hold_of_a_sink_that_is_gone_is_listed_and_released_by_the_maintenance_that_leads(
+    tidemark: CommandLine, home: Settings, events: Shard
+) -> None:
+    declare_sink(home, "out", "events")
+    for reader in ("a-job", "sink-out", "sink-gone"):
+        hold(events, reader, expires_at_ms=NEVER)
+    (finding,) = [each for each in tidemark.json("doctor")["checks"] if each["note"] == "dead"]
+    assert (finding["subject"], finding["ok"], "'sink-gone'" in finding["message"]) == ("events: holds", True, True)
+    switch(home, Mode.READ_ONLY)
+    maintain_all(None, deployment_of(home), ["events"])
+    assert set(events.load().state.holds) == {"a-job", "sink-out", "sink-gone"}
+    switch(home, Mode.READ_WRITE)
+    report = maintain_all(None, deployment_of(home), ["events"])
+    assert report.collections["events"].details["released_holds"] == ["sink-gone"]
+    assert set(events.load().state.holds) == {"a-job", "sink-out"}
+    assert not any(each["note"] == "dead" for each in tidemark.json("doctor")["checks"])
+
+
 def test_an_overdue_hold_is_shown_everywhere(
     tidemark: CommandLine,
     home: Settings,

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.dying import interrupted_at
 from tests.support.events import create_events, switch
 from tests.support.rows import SCHEMA, correction
 from tests.support.sinks import declare_sink
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections import holds
 from tidemark.collections.deployment import Mode
-from tidemark.collections.holds import HISTORY_MS, list_holds, read_sink_holds, release_hold, take_hold
+from tidemark.collections.holds import HISTORY_MS, list_holds, read_sink_holds, release_dead, release_hold, take_hold
 from tidemark.errors import Fenced, NotYetAvailable, ReadOnly, UsageError
 from tidemark.frontier import EMPTY
 from tidemark.iceberg.commit.holds import hold
@@ -79,6 +80,19 @@ def test_a_sink_declares_when_somebody_should_look() -> None:
     (left_behind,) = list_holds("planes", stale, START_MS, now_ms=NOW_MS, sink_holds=OF_SINK)
     assert left_behind.is_overdue
     assert "`tidemark hold release planes sink-gone`" in left_behind.hint, "there is no such sink to run"
+
+
+def test_a_hold_that_a_new_sink_takes_during_the_release_of_a_dead_one_stays(home: Settings) -> None:
+    shard, deployment = create_events(home), deployment_of(home)
+    hold(shard, "sink-out", expires_at_ms=NEVER)
+
+    def apply_and_run() -> None:
+        declare_sink(home, "out", "events")
+        hold(shard, "sink-out", expires_at_ms=NEVER)
+
+    with interrupted_at("publish.before-commit", apply_and_run):
+        assert not release_dead(shard, deployment)
+    assert set(shard.load().state.holds) == {"sink-out"}
 
 
 def test_a_time_without_a_date_is_shown_as_a_number() -> None:

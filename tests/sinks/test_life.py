@@ -18,9 +18,11 @@ from tests.support.crash import run_command
 from tests.support.dying import Crash, dying_at, interrupted_at
 from tests.support.homes import Home
 from tests.support.recorded import statuses
+from tidemark.clock import SystemClock
 from tidemark.collections.deployment import Mode
 from tidemark.collections.maintenance.dropped_tables import remove_dropped
-from tidemark.collections.objects.drop import drop, plan_drop
+from tidemark.collections.maintenance.maintain import maintain_all
+from tidemark.collections.objects.drop import drop, finish_drops, plan_drop
 from tidemark.collections.system.recorder import record_run
 from tidemark.collections.system.status_table import read_status_table
 from tidemark.collections.system.suspension import settle
@@ -29,8 +31,9 @@ from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.iceberg.leases.holding import writer_id
 from tidemark.iceberg.leases.table import LeaseTable
+from tidemark.iceberg.shards import DROPPED
 from tidemark.report import SKIPPED_BECAUSE, SUSPENDED, CollectionReport, Outcome
-from tidemark.sinks import carrying, lost_runs, turns
+from tidemark.sinks import carrying, history, lost_runs, turns
 from tidemark.sinks.fencing import fence_sinks
 from tidemark.sinks.lost_runs import note_lost_runs
 from tidemark.sinks.reading.rows import cut_commits
@@ -118,6 +121,60 @@ def test_a_drop_that_died_releases_what_another_sink_of_the_name_does_not_need(s
     sinking.declare_sink(collection="others", to=folder(sinking, "another"))
     assert remove_dropped(sinking.shards, sinking.deployment, clock=sinking.clock, removers=REMOVERS).exit_code == 0
     assert holds(sinking) == {}
+
+
+def test_a_run_that_dies_with_the_hold_of_its_dropped_sink_leaves_it_to_maintenance(
+    sinking: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(*_: object) -> None:
+        raise Crash
+
+    def drop_and_let_die() -> None:
+        assert drop_sink(sinking), "a run may be under way"
+        monkeypatch.setattr(history, "is_applied", die)  # which the run asks once it has its hold
+
+    with interrupted_at("publish.before-commit", drop_and_let_die), pytest.raises(Crash):
+        sinking.run_sink()
+    monkeypatch.undo()
+    (left,) = sinking.deployment.objects.dropped()
+    sinking.deployment.objects.forget(left)  # as if the run could not have stored its lease
+    assert list(holds(sinking)) == ["sink-copies"]
+    maintain_all(None, sinking.deployment, ["events"], clock=sinking.clock)
+    assert holds(sinking) == {}
+
+
+def test_a_drop_that_died_leaves_the_hold_to_maintenance_whoever_drops_and_applies_before(sinking: Home) -> None:
+    sinking.run_sink()
+    drop_sink(sinking, clears=False)
+    sinking.declare_sink("others", to=folder(sinking, "another"))
+    plans = plan_drop(sinking.shards, sinking.deployment, ["others"], clock=sinking.clock)
+    clear_sinks(
+        sinking.shards, sinking.deployment, drop(sinking.shards, sinking.deployment, plans, clock=sinking.clock)
+    )
+    report = maintain_all(None, sinking.deployment, [], clock=sinking.clock, removers=REMOVERS)
+    assert report.exit_code == 0
+    assert (holds(sinking), sinking.deployment.objects.dropped()) == ({}, [])
+
+
+def test_a_table_that_a_drop_left_goes_though_its_sink_was_declared_anew(sinking: Home) -> None:
+    sinking.run_sink()
+    plans = plan_drop(sinking.shards, sinking.deployment, ["events", "copies"], clock=sinking.clock)
+    with dying_at("drop.recorded"), pytest.raises(Crash):
+        drop(sinking.shards, sinking.deployment, plans, clock=sinking.clock)
+    finish_drops(sinking.shards, sinking.deployment, clock=sinking.clock)  # as an apply does
+    sinking.declare_latest(delete_when={"op": "d"})
+    sinking.declare_sink(to={**folder(sinking), "existing": "replace"})
+    change(sinking, put={3: "c"})
+    assert sinking.run_sink().error is None
+    (table,) = sinking.shards.names(DROPPED)
+    remove_dropped(sinking.shards, sinking.deployment, clock=sinking.clock, removers=REMOVERS)
+    assert dict(sinking.shards.open(table, DROPPED).load().state.holds) == {}
+    sinking.clock.step(SystemClock().now_ms() + 8 * 86_400_000)
+    report = remove_dropped(sinking.shards, sinking.deployment, clock=sinking.clock, grace_ms=0, removers=REMOVERS)
+    assert [result.strategy for result in report.collections.values()] == ["removed"]
+    assert list(holds(sinking)) == ["sink-copies"], "of the sink that there is"
+    change(sinking, put={4: "d"})
+    assert sinking.run_sink().error is None
 
 
 def test_a_target_that_cannot_be_named_any_more_is_given_up_after_the_grace(

@@ -214,12 +214,12 @@ def _check_collection(
 
 
 def _check_holds(name: str, settings: Settings, namespace: str | None = None) -> list[tuple[Finding, ExitCode]]:
-    """Return the overdue holds on a collection, or on a table of ``namespace``.
+    """Return the overdue and the dead holds on a collection, or on a table of ``namespace``.
 
     Nothing if the table cannot be read, which another finding says.
     """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pydantic
-    from tidemark.collections.holds import find_overdue  # noqa: PLC0415
+    from tidemark.collections.holds import find_dead, find_overdue  # noqa: PLC0415
     from tidemark.iceberg.shard.state_reader import read_state  # noqa: PLC0415
 
     try:
@@ -230,11 +230,15 @@ def _check_holds(name: str, settings: Settings, namespace: str | None = None) ->
     now_ms, registry = SystemClock().now_ms(), deployment_of(settings).registry
     try:
         overdue = find_overdue(name, seen.state, seen.oldest_ms, now_ms=now_ms, registry=registry)
+        dead = find_dead(name, seen.state, registry=registry)
     except TidemarkError as error:
         return [_failure(f"{name}: holds", error)]
     return [
         (Finding(subject=f"{name}: holds", ok=False, message=held.warning, hint=held.hint), ExitCode.TRANSIENT)
         for held in overdue
+    ] + [
+        _success(f"{name}: holds", f"{reader!r} is of a sink that is gone: maintenance releases it", note="dead")
+        for reader in dead
     ]
 
 

@@ -3,11 +3,14 @@
 A hold is *overdue* if it keeps history for longer than its owner wants: its reader stands still, and old snapshots and
 changes pile up. A leased hold, which expires by itself, is overdue only once it keeps more than maintenance keeps
 anyway.
+
+A hold is *dead* if it is of a sink that the catalog does not have: of a run that was killed while the sink was dropped.
+Nobody needs what it keeps, and maintenance releases it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -118,13 +121,38 @@ def list_holds(
 def find_overdue(
     collection: str, state: ShardState, oldest_ms: int, *, now_ms: int, registry: Registry
 ) -> list[ReaderHold]:
-    """Return the overdue holds on one collection; the catalog is asked only if a sink may hold history.
+    """Return the overdue holds on one collection, without dead ones.
 
-    Raises as ``Registry.read``.
+    The catalog is asked only if sinks may hold history. Raises as ``Registry.read``.
     """
     declared = read_sink_holds(registry) if any(map(may_be_of_sink, state.holds)) else {}
     found = list_holds(collection, state, oldest_ms, now_ms=now_ms, sink_holds=declared)
-    return [held for held in found if held.is_overdue]
+    return [held for held in found if held.is_overdue and (held.is_of_sink or not may_be_of_sink(held.reader))]
+
+
+def find_dead(collection: str, state: ShardState, *, registry: Registry) -> list[str]:
+    """Return the readers of the dead holds on one collection; the catalog is asked only if sinks may hold history.
+
+    ``state`` was read before this call: a sink is in the catalog before its first run holds history. No sink carries
+    the table of a dropped collection (``dropped.NAME_NUMBER``), whatever has that collection's name now.
+
+    Raises as ``Registry.read``.
+    """
+    readers = [reader for reader in state.holds if may_be_of_sink(reader)]
+    declared = read_sink_holds(registry) if readers else {}
+    return [reader for reader in readers if (collection, reader) not in declared]
+
+
+def release_dead(shard: Shard, deployment: Deployment, *, writer: Writer | None = None) -> Collection[str]:
+    """Release the dead holds on a collection, or on the table of a dropped one; return their readers.
+
+    A run of a dropped sink that still lives may take its hold once more, and then looks into the catalog itself.
+    Raises as ``release``, and as ``Registry.read``.
+    """
+    from tidemark.iceberg.commit.holds import release_chosen  # noqa: PLC0415 - holds are listed without pyiceberg
+
+    name = shard.identifier if shard.namespace == DROPPED else shard.name
+    return release_chosen(shard, lambda state: find_dead(name, state, registry=deployment.registry), writer=writer)
 
 
 def take_hold(shard: Shard, reader: str, *, since: int | None, expires_at_ms: int, deployment: Deployment) -> int:

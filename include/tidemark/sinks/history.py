@@ -1,16 +1,17 @@
 """Holds history for a sink while the catalog has that sink, and not longer.
 
 A drop takes a sink out of the catalog first, and releases its hold second. A run takes the hold first, and looks into
-the catalog second. So at least one of the two sees the other, and no hold outlives its sink.
+the catalog second. So at least one of the two sees the other. A run that is killed between the two leaves a dead hold,
+which the next maintenance of the collection releases.
 """
 
 from __future__ import annotations
 
 from tidemark.collections.deployment import AppliedSink, Deployment
-from tidemark.collections.holds import read_sink_holds
+from tidemark.collections.holds import release_dead
 from tidemark.collections.objects.standing import ObjectKind
 from tidemark.errors import Dropped
-from tidemark.iceberg.commit.holds import hold, release
+from tidemark.iceberg.commit.holds import hold
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import NEVER
@@ -36,9 +37,7 @@ def hold_history(
     Raises ``Dropped`` if the sink was dropped; no hold is left then, unless another sink has made the hold its own.
     Otherwise raises as ``hold``.
     """
-    name = applied.declaration.hold
-    hold(shard, name, since=since, expires_at_ms=NEVER, writer=writer)
+    hold(shard, applied.declaration.hold, since=since, expires_at_ms=NEVER, writer=writer)
     if not is_applied(deployment, applied):
-        if (shard.name, name) not in read_sink_holds(deployment.registry):
-            release(shard, name)
+        release_dead(shard, deployment)
         raise Dropped.meanwhile(applied.name)

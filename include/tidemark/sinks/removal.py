@@ -12,13 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tidemark.collections.declarations.sink import SinkDeclaration
 from tidemark.collections.deployment import Deployment
-from tidemark.collections.holds import read_sink_holds
+from tidemark.collections.holds import release_dead
 from tidemark.collections.maintenance.dropped_tables import REMOVERS as COLLECTION_REMOVERS
 from tidemark.collections.maintenance.dropped_tables import Remains, Remover
 from tidemark.collections.objects.standing import Dropped, ObjectKind
 from tidemark.errors import ConfigurationInvalid, TidemarkError
 from tidemark.fail_points import fail_point
-from tidemark.iceberg.commit.holds import release
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import DROPPED, Shards
 from tidemark.sinks.targets.registry import open_target
@@ -81,11 +80,10 @@ REMOVERS: Mapping[ObjectKind, Remover] = {**COLLECTION_REMOVERS, ObjectKind.SINK
 
 
 def release_history(shards: Shards, deployment: Deployment, dropped: Dropped) -> None:
-    """Release the hold of a dropped sink. A sink of the same name that carries the same collection keeps the hold."""
+    """Release the hold of a dropped sink, and what else no sink holds; a sink of its name keeps what it carries."""
     sink = SinkDeclaration.model_validate(dropped.definition)
-    if (sink.collection, sink.hold) not in read_sink_holds(deployment.registry):
-        for shard in _carried(shards, deployment, sink.collection):
-            release(shard, sink.hold)
+    for shard in _carried(shards, deployment, sink.collection):
+        release_dead(shard, deployment)
     fail_point("drop-sink.released")
 
 

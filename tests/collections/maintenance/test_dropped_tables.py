@@ -16,6 +16,7 @@ from tidemark.collections.maintenance.dropped_tables import GRACE_MS, REMOVERS, 
 from tidemark.collections.maintenance.maintain import MaintenancePolicy, maintain_all
 from tidemark.collections.objects.standing import ObjectKind
 from tidemark.iceberg.commit.holds import hold
+from tidemark.iceberg.shard.state import NEVER
 from tidemark.iceberg.shards import DROPPED
 from tidemark.locations import to_path
 from tidemark.report import Outcome
@@ -71,6 +72,12 @@ def test_a_live_hold_keeps_the_table_until_its_end(place: Home) -> None:
     assert waiting.details["waits"].endswith("held by a-job until 1970-01-08 00:00:06 UTC")
     assert ids_in(place, "events_1") == [0, 1]
     assert remove_at(place, later + 5_000).collections["dropped.events_1"].strategy == "removed"
+
+
+def test_the_hold_of_a_sink_does_not_keep_a_table_that_no_sink_carries(place: Home) -> None:
+    hold(place.shard(), "sink-gone", expires_at_ms=NEVER)
+    drop_names(place, "events")
+    assert remove_at(place, NOW_MS + GRACE_MS).collections["dropped.events_1"].strategy == "removed"
 
 
 def test_a_clock_that_is_ahead_of_the_stores_removes_nothing_too_early(

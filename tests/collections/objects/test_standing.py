@@ -23,7 +23,13 @@ def test_the_pause_after_a_failure_doubles_up_to_an_hour(attempts: int, minutes:
 
 @pytest.mark.parametrize(
     ("standing", "now_ms", "rests"),
-    [(PAUSED, 10**15, True), (SUSPENDED, MINUTE_MS - 1, True), (SUSPENDED, MINUTE_MS, False)],
+    [
+        (PAUSED, 10**15, True),
+        (SUSPENDED, MINUTE_MS - 1, True),
+        (SUSPENDED, MINUTE_MS, False),
+        (SUSPENDED, MINUTE_MS - HOUR_MS, True),
+        (SUSPENDED, MINUTE_MS - HOUR_MS - 1, False),  # no failure rests so long: the clock was ahead
+    ],
 )
 def test_a_pause_has_no_end_and_a_suspension_has(standing: Standing, now_ms: int, *, rests: bool) -> None:
     assert standing.rests_at(now_ms) is rests

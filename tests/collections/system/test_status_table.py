@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.support.homes import Home
-from tests.support.recorded import DOWN, NOW_MS, OK, record
+from tests.support.recorded import DAY_MS, DOWN, GUARDED, NOW_MS, OK, record, statuses
+from tidemark.collections.declarations.append_only import Retention
 from tidemark.collections.deployment import CatalogObject
+from tidemark.collections.maintenance.retain import retain
+from tidemark.collections.system.declarations import STATUS
 from tidemark.collections.system.recorder import record_drops
 from tidemark.collections.system.status_table import read_status_table
 from tidemark.errors import UnknownCollection, Unreachable
@@ -31,6 +34,43 @@ def test_since_is_the_first_time_of_the_status_whatever_its_reasons(seen: Home) 
     assert (planes.status, planes.since_ms, planes.reason) == ("stalled", NOW_MS + 2_000, "Unreachable: another reason")
     assert (planes.hint, planes.seconds, planes.last_run_ms) == ("wait", 2.0, NOW_MS + 3_000)
     assert [each.name for each in read_status_table(seen.deployment, ["planes"])] == ["planes"]
+
+
+@pytest.mark.slow  # stores that are really written, again and again
+def test_a_clock_that_was_ahead_hides_no_later_status(seen: Home) -> None:
+    def is_shown_as(status: str) -> bool:
+        return read_status_table(seen.deployment, ["planes"])[0].status == status
+
+    record(seen, OK)
+    seen.clock.step(30 * DAY_MS)
+    record(seen, DOWN)
+    seen.clock.step(-30 * DAY_MS)
+    record(seen, OK)
+    assert is_shown_as("running")
+    assert read_status_table(seen.deployment)[0].last_run_ms == seen.clock.now_ms()
+    record(seen, OK)
+    record(seen, DOWN)
+    assert is_shown_as("stalled"), "as it was by the clock that was ahead, and yet news"
+    known = seen.registry.objects()
+    seen.deployment.objects.drop(seen.deployment.objects.look(["planes"]))
+    record_drops(seen.deployment, known, who="ada", clock=seen.clock)
+    assert is_shown_as("dropped")
+    seen.apply(seen.declaration("planes"))
+    record(seen, OK)
+    assert is_shown_as("running")
+    expected = ["running", "stalled", "running", "stalled", "dropped", "running"]
+    assert [status for status, _ in statuses(seen)] == expected, "in the order of their times"
+
+
+def test_retention_keeps_what_was_recorded_last_whatever_the_clock_said(seen: Home) -> None:
+    seen.clock.step(30 * DAY_MS)
+    record(seen, GUARDED)
+    seen.clock.step(-30 * DAY_MS)
+    for result in (OK, DOWN, OK):
+        record(seen, result)
+    kept = Retention.model_validate({"last_n": 2, "key": ["object"], "order_by": ["occurred_at"]})
+    retain(seen.shard(STATUS), kept, deployment=seen.deployment, now_ms=seen.clock.now_ms())
+    assert [status for status, _ in statuses(seen)] == ["stalled", "running"]
 
 
 def test_a_dropped_object_is_shown_to_who_names_it(seen: Home) -> None:

@@ -104,6 +104,18 @@ def test_it_recovers_by_itself_with_what_has_come_meanwhile(reading: Home) -> No
     assert (resting.retry_at_ms or 0) - reading.clock.now_ms() == MINUTE_MS, "the count began anew"
 
 
+def test_a_clock_that_was_ahead_keeps_nothing_from_running(reading: Home) -> None:
+    reading.clock.step(30 * 24 * HOUR_MS)
+    run(reading)
+    reading.clock.step(-30 * 24 * HOUR_MS)
+    assert run(reading)["events"].outcome is Outcome.FAILED, "it was tried"
+    assert (shown(reading).since_ms, shown(reading).retry_at_ms) == (NOW_MS, NOW_MS + 2 * MINUTE_MS)
+    reading.clock.step(2 * MINUTE_MS)
+    shutil.move(elsewhere(reading), lost(reading))
+    assert run(reading)["events"].outcome is Outcome.APPENDED
+    assert shown(reading).status == "running"
+
+
 def test_a_person_who_names_it_runs_it_at_once(reading: Home) -> None:
     run(reading)
     assert run(reading, "events")["events"].outcome is Outcome.FAILED

@@ -109,7 +109,8 @@ class CatalogObjects:
             attempts = 1 if present is None else present.attempts + 1
             new = Standing(
                 state=ObjectState.SUSPENDED,
-                since_ms=transaction.now_ms if present is None else present.since_ms,
+                # The earlier one may be of a clock that was ahead.
+                since_ms=min(transaction.now_ms, transaction.now_ms if present is None else present.since_ms),
                 reason=error.message.strip().partition("\n")[0],
                 error=error.kind,
                 attempts=attempts,

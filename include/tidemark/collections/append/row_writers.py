@@ -175,6 +175,7 @@ class Appenders:
         on_read_only: OnReadOnly = OnReadOnly.STAGE,
         status: StatusHistory | None = None,
         expect: Expectations | None = None,
+        sequence: str | None = None,
     ) -> None:
         """Start the writer of an append-only collection; do nothing if the writer runs already.
 
@@ -188,6 +189,7 @@ class Appenders:
                 staged, because only users' collections can be listed, flushed and discarded.
             status: Leave out superseded statuses; a caller whose rows are all left out still gets an answer.
             expect: What must hold for the rows of each write; only the caller whose rows fail is refused.
+            sequence: Let later statuses have later times, as ``StatusFilter`` says.
 
         Raises:
             UnknownCollection: If no collection has that name.
@@ -217,7 +219,9 @@ class Appenders:
         def append_durably(rows: pa.Table, rules: Rules) -> Appended:
             nonlocal news
             if rules.status is not None:
-                known = news or StatusFilter(rules.status, collection=name, deployment=self.deployment)
+                known = news or StatusFilter(
+                    rules.status, collection=name, deployment=self.deployment, sequence=sequence
+                )
                 news = known.of(rules.status)
             return append_blindly(
                 shard,

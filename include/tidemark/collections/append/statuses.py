@@ -90,11 +90,16 @@ class StatusFilter:
     The filter knows stored statuses only: a status that was refused, or whose commit failed, is news the next time.
     Batches that wait for a flush by this deployment count as stored.
 
+    ``sequence`` names a column of the key if the statuses are recorded as they happen: among those of one value there,
+    a later one is stored with a later time, whatever the clock says. So a clock that was ahead once hides nothing.
+
     Memory: one status for each key.
     """
 
-    def __init__(self, status: StatusHistory, *, collection: str, deployment: Deployment) -> None:
-        self._status, self._collection, self._deployment = status, collection, deployment
+    def __init__(
+        self, status: StatusHistory, *, collection: str, deployment: Deployment, sequence: str | None = None
+    ) -> None:
+        self._status, self._collection, self._deployment, self._sequence = status, collection, deployment, sequence
         self._snapshot_id: int | None = None  # up to which the history was read
         self._latest: dict[Key, StatusRow] = {}
 
@@ -102,7 +107,7 @@ class StatusFilter:
         """Return this filter, or a new one that has read nothing if the declaration was altered since."""
         if status == self._status:
             return self
-        return StatusFilter(status, collection=self._collection, deployment=self._deployment)
+        return StatusFilter(status, collection=self._collection, deployment=self._deployment, sequence=self._sequence)
 
     def choose(self, head: ShardHead, rows: pa.Table) -> pa.Table:
         """Return the rows that are news after the contents of ``head`` and after each other, in their order."""
@@ -111,7 +116,22 @@ class StatusFilter:
         for batch in queued_batches(head, collection=self._collection, deployment=self._deployment):
             staged = read_intact(head.table, batch.branch, None, of_present_schema=False)
             self._note(latest, StoredRows.in_files(head.table, staged.files if staged else ()))
+        if self._sequence is not None:
+            rows = self._after(latest.values(), rows, self._status.key.index(self._sequence))
         return rows.take(pa.array(choose_news(self._read(rows), latest), pa.int64()))
+
+    def _after(self, stored: Iterable[StatusRow], rows: pa.Table, place: int) -> pa.Table:
+        """Return the rows with times after those of the stored statuses that are equal at ``place`` of the key."""
+        last: dict[Hashable, int] = {}
+        for each in stored:
+            if each.time is not None:
+                last[each.key[place]] = max(each.time, last.get(each.key[place], each.time))
+        times: list[Time] = []
+        for row in self._read(rows):
+            before = last.get(row.key[place])
+            times.append(row.time if row.time is None or before is None else max(row.time, before + 1))
+        at, field = rows.schema.get_field_index(self._status.time), rows.schema.field(self._status.time)
+        return rows.set_column(at, field, pa.array(times, pa.int64()).cast(field.type))
 
     def _follow(self, head: ShardHead) -> None:
         """Read the rows added since the last call; all rows after a removal of rows, and in the first call."""

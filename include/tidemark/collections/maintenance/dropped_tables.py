@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment
-from tidemark.collections.holds import moment_text
+from tidemark.collections.holds import may_be_of_sink, moment_text
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import refuse_when_read_only
 from tidemark.collections.objects.drop import set_aside
@@ -34,7 +34,7 @@ class Remains:
     dropped: Dropped
     has_table: bool = False
     due_ms: int = 0  # when people had time enough
-    holds: Mapping[str, Hold] = field(default_factory=dict)  # live ones
+    holds: Mapping[str, Hold] = field(default_factory=dict)  # live ones; no sink carries a dropped table any more
 
     def waits_at(self, now_ms: int) -> bool:
         return bool(self.holds) or now_ms < self.due_ms
@@ -74,7 +74,9 @@ def look_at_remains(shards: Shards, dropped: Dropped, *, now_ms: int, grace_ms: 
     with suppress(UnknownCollection):
         table = shards.open(dropped.table, DROPPED).load_table()  # whatever refs it lost
         state = ShardState.parse(table.metadata.properties, shard=dropped.table)
-        live = {reader: hold for reader, hold in state.holds.items() if hold.is_live(now_ms)}
+        live = {
+            reader: hold for reader, hold in state.holds.items() if hold.is_live(now_ms) and not may_be_of_sink(reader)
+        }
         return replace(remains, has_table=True, holds=live)
     return remains
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tidemark.clock import Clock, SystemClock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
-from tidemark.collections.holds import HISTORY_MS, find_overdue
+from tidemark.collections.holds import HISTORY_MS, find_overdue, release_dead
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.maintenance.dropped_tables import GRACE_MS, REMOVERS, Remover, remove_dropped
 from tidemark.collections.maintenance.retain import Retained, retain
@@ -183,8 +183,9 @@ def maintain(
         writer = lead_to_write(shard, deployment, what="maintenance")
     except Sealed:
         refuse_when_read_only(deployment, f"maintenance of {shard.name!r}")
-        return _maintain_sealed(shard, policy=policy, now_ms=_now_ms(shard, clock))
+        return _maintain_sealed(shard, deployment, policy=policy, now_ms=_now_ms(shard, clock))
     now_ms = _now_ms(shard, clock)
+    released = _release_dead(shard, writer, deployment)
     before = shard.load()
     discarded = discard_expired(shards, shard, declaration, deployment, now_ms=now_ms, clock=clock)
     retained: Retained | None = None
@@ -212,6 +213,7 @@ def maintain(
         details={
             "since": str(since),
             **(retained.to_json() if retained else {}),
+            **({"released_holds": released} if released else {}),
             **({"overdue_holds": [held.to_json() for held in overdue]} if overdue else {}),
             **({"discarded": [batch.to_json() for batch in discarded]} if discarded else {}),
             "compaction": asdict(compaction),
@@ -227,10 +229,20 @@ def _now_ms(shard: Shard, clock: Clock) -> int:
     return min(clock.now_ms(), store_now_ms(shard))
 
 
-def _maintain_sealed(shard: Shard, *, policy: MaintenancePolicy, now_ms: int) -> CollectionReport:
+def _release_dead(shard: Shard, writer: Writer, deployment: Deployment) -> list[str]:
+    released = sorted(release_dead(shard, deployment, writer=writer))
+    for reader in released:
+        log.warning("%s held history of %s for a sink that is gone: released", reader, shard.identifier)
+    return released
+
+
+def _maintain_sealed(
+    shard: Shard, deployment: Deployment, *, policy: MaintenancePolicy, now_ms: int
+) -> CollectionReport:
     """Remove old history of a sealed collection, which no writer can join."""
     state = shard.load().state
     writer = Writer(shard, state.token, state.token.generation)
+    released = _release_dead(shard, writer, deployment)
     expiry = expire(writer, older_than_ms=now_ms - policy.snapshot_age_ms)
     orphans = remove_orphans(shard, older_than_ms=now_ms - policy.orphan_age_ms)
     return CollectionReport(
@@ -238,5 +250,10 @@ def _maintain_sealed(shard: Shard, *, policy: MaintenancePolicy, now_ms: int) ->
         lower=state.lower,
         upper=state.upper,
         strategy="sealed",
-        details={"since": str(state.since), "expiry": asdict(expiry), "orphans": asdict(orphans)},
+        details={
+            "since": str(state.since),
+            **({"released_holds": released} if released else {}),
+            "expiry": asdict(expiry),
+            "orphans": asdict(orphans),
+        },
     )

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Declaration
 from tidemark.collections.deployment import Deployment, Leaving
-from tidemark.collections.holds import SINK_READER
+from tidemark.collections.holds import may_be_of_sink
 from tidemark.collections.mode import refuse_when_read_only
 from tidemark.collections.objects.quarantine import set_quarantine_aside
 from tidemark.collections.objects.rename import finish_renames
@@ -44,7 +44,7 @@ class DropPlan:
     leaving: Leaving
     rows: dict[str, int]  # by table
     staged: int = 0  # batches that wait for a flush
-    holds: tuple[str, ...] = ()  # readers that hold history: the table stays as long as they do
+    holds: tuple[str, ...] = ()  # readers, without sinks, that hold history: the table stays as long as they do
     buffer: str | None = None  # that it reads: what waits there stays there
 
     def __str__(self) -> str:
@@ -73,9 +73,7 @@ def plan_drop(shards: Shards, deployment: Deployment, names: Sequence[str], *, c
     # The catalog first: while the item keeps its number, the table of that name is the table of that object.
     leaving = deployment.objects.look(names)
     finish_renames(shards, deployment)  # else a table would be left under its old name
-    released = {SINK_READER + each.name for each in leaving if each.kind is ObjectKind.SINK}
-    plans = [_plan(shards, deployment.registry.find(each.name), each, now_ms=clock.now_ms()) for each in leaving]
-    return [replace(plan, holds=tuple(each for each in plan.holds if each not in released)) for plan in plans]
+    return [_plan(shards, deployment.registry.find(each.name), each, now_ms=clock.now_ms()) for each in leaving]
 
 
 def _plan(shards: Shards, declaration: Declaration | None, leaving: Leaving, *, now_ms: int) -> DropPlan:
@@ -93,7 +91,8 @@ def _plan(shards: Shards, declaration: Declaration | None, leaving: Leaving, *, 
         with suppress(CorruptState):  # what is damaged can be dropped, too
             head = shard.load()
             rows[name] = head.row_count
-            holds += [reader for reader, hold in head.state.holds.items() if hold.is_live(now_ms)]
+            live = [reader for reader, hold in head.state.holds.items() if hold.is_live(now_ms)]
+            holds += [reader for reader in live if not may_be_of_sink(reader)]  # sinks go before, or with it
             staged += len(queued_in(head, collection=name))
     source = None if declaration is None else declaration.source
     return DropPlan(

@@ -45,8 +45,11 @@ class Standing:
         return self.state is ObjectState.PAUSED
 
     def rests_at(self, now_ms: int) -> bool:
-        """Tell whether runs leave the object out at ``now_ms``."""
-        return self.retry_at_ms is None or now_ms < self.retry_at_ms
+        """Tell whether runs leave the object out at ``now_ms``.
+
+        No suspension rests for longer than an hour: a later end was written by a clock that was ahead, and is due.
+        """
+        return self.retry_at_ms is None or now_ms < self.retry_at_ms <= now_ms + LONGEST_RETRY_MS
 
     def refuse_rows(self, name: str) -> None:
         """Refuse rows that somebody appends to the paused collection ``name``; a suspension is of its runs alone.

@@ -115,7 +115,7 @@ def record_left_drops(deployment: Deployment, *, clock: Clock) -> None:
         if not dropped:
             return
         shards = Shards.connect(deployment.settings)
-        rows = read_newest(shards, STATUS, key=("object", "object_id", "kind"), order="occurred_at", keep=1)
+        rows = read_newest(shards, STATUS, key=("object", "object_id", "kind"), keep=1)
         last = {(row["object"], row["object_id"], row["kind"]): row["status"] for row in rows}
         for each in dropped:
             kinds = _KINDS[each.kind]
@@ -162,7 +162,9 @@ def _append(appenders: Appenders, name: str, rows: Rows) -> None:
     if not rows:
         return
     shard = open_table(appenders.shards, name, generation=appenders.deployment.generation)
-    appenders.register(name, namespace=SYSTEM, on_read_only=OnReadOnly.REJECT)
+    # By the name alone: what has the name of a dropped object comes after it.
+    sequence = "object" if name == STATUS else None
+    appenders.register(name, namespace=SYSTEM, on_read_only=OnReadOnly.REJECT, sequence=sequence)
     appended = appenders.monotonic_appender(name).append(
         pa.Table.from_pylist(rows, schema=user_columns(shard.load().table))
     )

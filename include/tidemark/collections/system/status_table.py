@@ -128,7 +128,7 @@ def _first_hint(details: str | None) -> str | None:
 def _read_histories(shards: Shards) -> dict[Key, list[dict[str, Any]]]:
     """Return the statuses of each object that ever had any, oldest first."""
     histories: dict[Key, list[dict[str, Any]]] = {}
-    for row in read_newest(shards, STATUS, key=_OBJECT, order="occurred_at", keep=KEPT_STATUSES):
+    for row in read_newest(shards, STATUS, key=_OBJECT, keep=KEPT_STATUSES):
         histories.setdefault((row["object"], row["object_id"]), []).insert(0, row)
     return histories
 
@@ -146,7 +146,7 @@ def _dropped(histories: Mapping[Key, Sequence[Mapping[str, Any]]]) -> dict[str, 
 def _read_measures(shards: Shards) -> dict[Key, dict[str, Any]]:
     """Return the measures of the last run over each object that carried rows."""
     measures: dict[Key, dict[str, Any]] = {}
-    for row in read_newest(shards, STATISTICS, key=(*_OBJECT, "operation"), order="measured_at", keep=1):
+    for row in read_newest(shards, STATISTICS, key=(*_OBJECT, "operation"), keep=1):
         key = row["object"], row["object_id"]
         is_later = key not in measures or measures[key]["measured_at"] < row["measured_at"]
         if row["operation"] in CARRYING and is_later:

@@ -20,6 +20,7 @@ from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.arrow_values import to_rows
 from tidemark.iceberg.files.newest_rows import find_newest
 from tidemark.iceberg.files.stored_rows import StoredRows
+from tidemark.iceberg.shard.column_names import BATCH
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import SYSTEM, Shards
@@ -51,13 +52,17 @@ def _add_missing(shard: Shard, generation: int) -> None:
         alter_columns(shard, missing)
 
 
-def read_newest(shards: Shards, name: str, *, key: Sequence[str], order: str, keep: int) -> list[dict[str, Any]]:
-    """Return the newest rows of each key with all declared columns, newest first; none if nothing was ever recorded."""
+def read_newest(shards: Shards, name: str, *, key: Sequence[str], keep: int) -> list[dict[str, Any]]:
+    """Return the rows of each key that were recorded last, with all declared columns, the last one first.
+
+    The order is that of the commits: of one deployment by the numbers of its batches, whatever its clocks said.
+    """
     if not shards.exists(name, SYSTEM):
         return []
     head = shards.open(name, SYSTEM).load()
     declared = [column.name for column in SYSTEM_DECLARATIONS[name].known_columns or ()]
     present = [column for column in declared if column in user_columns(head.table).names]
-    pieces, complete = StoredRows.in_contents(head).by_age(present, [order])
+    recorded = [column for column in ("generation",) if column in present]  # a table of an older version lacks it
+    pieces, complete = StoredRows.in_contents(head).by_age(present, [*recorded, BATCH])
     newest = find_newest(pieces, key=key, order=complete, keep=keep)
     return [] if newest is None else [dict.fromkeys(declared) | row for row in to_rows(newest.select(present))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from uuid import uuid4
 
@@ -76,14 +76,28 @@ def release(shard: Shard, reader: str, *, writer: Writer | None = None) -> None:
 
     With ``writer`` the commit fails once the writer is fenced. Raises ``Fenced`` then.
     """
-    if reader not in shard.load().state.holds:
-        return
+    release_chosen(shard, lambda state: {reader} & state.holds.keys(), writer=writer)
+
+
+def release_chosen(
+    shard: Shard, choose: Callable[[ShardState], Collection[str]], *, writer: Writer | None = None
+) -> Collection[str]:
+    """Give up the holds of the readers that ``choose`` returns, and return these readers.
+
+    Each attempt asks ``choose`` anew, about the very state that its commit replaces: a hold that somebody takes
+    meanwhile makes the commit fail. Raises as ``release``.
+    """
+    if not choose(shard.load().state):
+        return ()
     publication = Publication(shard)
+    gone: Collection[str] = ()
     for head in publication.heads():
         if writer is not None:
             writer.check_token(head)
-        holds = {name: held for name, held in head.state.holds.items() if name != reader}
+        gone = choose(head.state)
+        holds = {name: held for name, held in head.state.holds.items() if name not in gone}
         publication.commit(head, Proposal(state=publication.next_state(head.state, CommitKind.DOWNGRADE, holds=holds)))
+    return gone
 
 
 def downgrade_since(shard: Shard, since: int, *, now_ms: int) -> Frontier:
