@@ -1,4 +1,4 @@
-"""Columns that a collection dropped stay in a target; a sink that is declared again refuses them, and says what to do."""
+"""Columns that a collection dropped stay in a target; a sink that is declared again refuses them, with a way out."""
 
 from __future__ import annotations
 

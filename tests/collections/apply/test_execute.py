@@ -14,10 +14,13 @@ import pytest
 from tests.support.declared import HEAD
 from tests.support.dying import Crash, dying_at
 from tests.support.homes import Home
+from tidemark.collections.append.append import append_rows
 from tidemark.collections.apply.execute import FAIL_POINTS, read_stored
 from tidemark.collections.apply.plan import ApplyPlan, choose_buckets
 from tidemark.collections.declarations.files import load_declarations
+from tidemark.collections.maintenance.retain import retain
 from tidemark.collections.schema.types import columns_text
+from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import (
     CatalogOutOfSync,
     ConfigurationInvalid,
@@ -33,6 +36,7 @@ from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.reading.arrow import read_arrow
+from tidemark.iceberg.shard.ledger import Range
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -193,6 +197,23 @@ def test_a_swap_is_made_once_for_each_time_that_it_is_declared(place: Home) -> N
         assert apply(place, swap) == []
         apply(place, plain)
         assert place.shard("it").load().table.schema().find_column_name(2) == name
+
+
+def test_retention_waits_for_an_apply_that_gave_its_key_to_another_column(place: Home) -> None:
+    def declared(columns: str, key: str, renames: str = "") -> str:
+        keeps = f"retention: {{last_n: 1, key: [{key}], order_by: [n]}}"
+        return f"  it: {{kind: append-only, schema: '{columns}', {keeps}, renames: {{{renames}}}}}\n"
+
+    apply(place, declared("n int, id int", "id"))
+    shard, rows = place.shard("it"), pa.table({"n": pa.array([1], pa.int32()), "id": pa.array([1], pa.int32())})
+    batch = BatchName("p", Range(0, 1))
+    append_rows(shard, batch, rows, deployment=place.deployment, clock=place.clock)
+    with pytest.raises(Crash), dying_at("apply.columns-changed"):
+        apply(place, declared("n int, old int, id int", "old", "id: old"))
+    before = place.registry.get("it").retention
+    assert before is not None
+    with pytest.raises(CatalogOutOfSync, match="'id' among them"):
+        retain(shard, before, deployment=place.deployment, now_ms=0)
 
 
 def test_two_columns_never_get_one_name(place: Home) -> None:
