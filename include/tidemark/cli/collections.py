@@ -59,9 +59,9 @@ def apply(paths: Paths, *, dry_run: DryRun = False, as_json: AsJson = False) -> 
     """Make declarations the applied ones: create tables, evolve their columns. Doing it again changes nothing.
 
     New columns are added, types widened (int to bigint, float to double, more digits of a decimal), columns renamed as
-    `renames` says, and dropped if a declared `schema` no longer names them. What cannot be changed in place is refused
-    (76), and nothing is changed then. A collection that was applied before and is in none of the files stays as it is,
-    and is named: `tidemark drop NAME` removes a collection.
+    `renames` says, all at once, and dropped if a declared `schema` no longer names them. What cannot be changed in
+    place is refused (76), and nothing is changed then. A collection that was applied before and is in none of the files
+    stays as it is, and is named: `tidemark drop NAME` removes a collection.
     """
     deployment = load_deployment(writes=not dry_run)
     settings = deployment.settings

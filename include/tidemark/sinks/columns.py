@@ -10,8 +10,8 @@ from tidemark.collections.schema.types import Column, Type, columns_text, fits, 
 from tidemark.errors import SchemaMismatch
 from tidemark.sinks.progress import SinkColumn
 
-MISFIT_HINT: Final = "change the table, or leave it to the sink to make one: name a table that is not there"
-_UNDO: Final = "undo the change there; or drop the sink, and declare it again, which loads all rows anew"
+MISFIT_HINT: Final = "change the table; or drop it, or name another one, and the sink makes that table itself"
+_UNDO: Final = "undo the change there; or drop the sink and the table, and declare the sink again, which makes it anew"
 _IN_THE_WAY: Final = "rename or drop the old column there"
 
 T = TypeVar("T")

@@ -11,11 +11,12 @@ from operator import attrgetter
 
 from tidemark.clock import Clock
 from tidemark.collections.declarations.sink import SinkDeclaration
-from tidemark.collections.deployment import AppliedSink, Deployment, Mode
+from tidemark.collections.deployment import Applied, AppliedSink, Deployment, Mode
 from tidemark.collections.holds import moment_text
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import read_mode
-from tidemark.errors import CatalogOutOfSync, Dropped, HistoryGone, NotPossible, UnknownSink
+from tidemark.collections.schema.renaming import refuse_if_pending
+from tidemark.errors import CatalogOutOfSync, Dropped, HistoryGone, NotPossible, UnknownCollection, UnknownSink
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.head import ShardHead
@@ -123,7 +124,8 @@ def _run_in_turn(
         target.check()
         found = target.look()
         head = shard.load()  # after the target, which has nothing that the collection lacks
-        _refuse_missing_columns(sink, head)
+        registered = deployment.registry.read()  # after the head: an apply changes the columns first
+        _refuse_other_columns(sink, head, registered)
         owner = owner_of(applied, head)
         _check_target(target, found, owner, head)
         if head.state.upper == 0:  # the first rows are then a load, not one huge correction
@@ -137,7 +139,7 @@ def _run_in_turn(
         fail_point("sink.looked")
         claimed = target.claim(owner, generation=deployment.generation)
         fail_point("sink.claimed")
-        kept = {*deployment.registry.get(sink.collection).key}
+        kept = {*registered.declarations[sink.collection].key}
         run = Carrying(
             applied=applied,
             writer=writer,
@@ -162,14 +164,22 @@ def _run_in_turn(
         return _report(run, claimed.time or 0)
 
 
-def _refuse_missing_columns(sink: SinkDeclaration, head: ShardHead) -> None:
+def _refuse_other_columns(sink: SinkDeclaration, head: ShardHead, registered: Applied) -> None:
     """Refuse to run by names that columns have no longer: an apply that renames them is under way, or died."""
     present = {column.name for column in columns_of(head)}
-    if missing := [name for name in (*sink.key_columns, *sink.to.columns) if name not in present]:
+    named = (*sink.key_columns, *sink.to.columns)
+    if missing := [name for name in named if name not in present]:
         raise CatalogOutOfSync(
             f"sink {sink.name!r} needs {', '.join(map(repr, missing))}, and {sink.collection!r} has no such columns",
             hint="run again; if that does not help, an apply died: run `tidemark apply` with the same files again",
         )
+    if sink.collection not in registered.declarations:
+        raise UnknownCollection.named(sink.collection, registered.declarations, renamed=registered.renamed)
+    renames = registered.declarations[sink.collection].renames
+    refuse_if_pending(named, head.table.properties, renames=renames, collection=sink.collection)
+    now = registered.sinks.get(sink.name)
+    if now is not None and (*now.declaration.key_columns, *now.declaration.to.columns) != named:
+        raise CatalogOutOfSync(f"an apply renamed columns of the sink {sink.name!r} meanwhile", hint="run again")
 
 
 def _check_target(target: Target, found: Progress | None, owner: Owner, head: ShardHead) -> None:

@@ -12,11 +12,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.declared import HEAD
+from tests.support.dying import Crash, dying_at
 from tests.support.homes import Home
+from tidemark.collections.append.append import append_rows
 from tidemark.collections.apply.execute import FAIL_POINTS, read_stored
 from tidemark.collections.apply.plan import ApplyPlan, choose_buckets
 from tidemark.collections.declarations.files import load_declarations
+from tidemark.collections.maintenance.retain import retain
 from tidemark.collections.schema.types import columns_text
+from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import (
     CatalogOutOfSync,
     ConfigurationInvalid,
@@ -32,6 +36,7 @@ from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.reading.arrow import read_arrow
+from tidemark.iceberg.shard.ledger import Range
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,6 +143,83 @@ def test_columns_evolve_and_rows_stay(place: Home) -> None:
     assert read_arrow(shard).to_pylist() == [{"id": 1, "y": "a", "f": 1.5, "d": None, "new": None, "n.m": None}]
     assert apply(place) == []
     assert shard.load().state.upper == 1
+
+
+KINDS = {
+    "differential": "kind: differential, buckets: 4, source: {format: json, path: it.json}",
+    "latest": "kind: latest, source: {buffer: 'file:///nowhere'}",
+    "append-only": "kind: append-only",
+}
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_are_renamed_at_once_whatever_names_they_leave(place: Home, kind: str, *, dies: bool) -> None:
+    def keyed(name: str, columns: str, renames: str) -> str:
+        key = "" if kind == "append-only" else f"key: [{name}], "
+        return f"  it: {{{KINDS[kind]}, {key}schema: '{columns}', renames: {{{renames}}}}}\n"
+
+    def change(text: str) -> list[str]:
+        if dies:
+            with pytest.raises(Crash), dying_at("apply.columns-changed"):
+                apply(place, text)
+        done = apply(place, text)
+        assert apply(place) == []
+        return done
+
+    def look() -> dict[str, int]:
+        schema = place.shard("it").load().table.schema()
+        return {field.name: field.field_id for field in schema.fields if field.name[0] != "_"}
+
+    apply(place, keyed("id", "id int, x int, y int", ""))
+    ids = look()
+    done = change(keyed("b", "x int, y int, b int, id int", "x: y, id: b, y: x"))
+    assert dies or done[:4] == [
+        "it: rename column 'x' to 'y'",
+        "it: rename column 'id' to 'b'",
+        "it: rename column 'y' to 'x'",
+        "it: add column id int",
+    ]
+    reused = look()
+    assert {name: reused[name] for name in "bxy"} == {"b": ids["id"], "x": ids["y"], "y": ids["x"]}
+    assert reused["id"] not in ids.values()
+    change(keyed("c", "x int, y int, b int, c int", "id: b, b: c"))
+    assert look() == {"x": reused["x"], "y": reused["y"], "b": reused["id"], "c": reused["b"]}
+    assert read_stored(place.shard("it").load().table).key == (() if kind == "append-only" else ("c",))
+
+
+def test_a_swap_is_made_once_for_each_time_that_it_is_declared(place: Home) -> None:
+    plain, swap = table("id int, x int, y int"), table("id int, x int, y int", "    renames: {y: x, x: y}\n")
+    apply(place, plain)
+    assert place.shard("it").load().table.schema().find_column_name(2) == "x"
+    for name in ("y", "x"):
+        apply(place, swap)
+        assert apply(place, swap) == []
+        apply(place, plain)
+        assert place.shard("it").load().table.schema().find_column_name(2) == name
+
+
+def test_retention_waits_for_an_apply_that_gave_its_key_to_another_column(place: Home) -> None:
+    def declared(columns: str, key: str, renames: str = "") -> str:
+        keeps = f"retention: {{last_n: 1, key: [{key}], order_by: [n]}}"
+        return f"  it: {{kind: append-only, schema: '{columns}', {keeps}, renames: {{{renames}}}}}\n"
+
+    apply(place, declared("n int, id int", "id"))
+    shard, rows = place.shard("it"), pa.table({"n": pa.array([1], pa.int32()), "id": pa.array([1], pa.int32())})
+    batch = BatchName("p", Range(0, 1))
+    append_rows(shard, batch, rows, deployment=place.deployment, clock=place.clock)
+    with pytest.raises(Crash), dying_at("apply.columns-changed"):
+        apply(place, declared("n int, old int, id int", "old", "id: old"))
+    before = place.registry.get("it").retention
+    assert before is not None
+    with pytest.raises(CatalogOutOfSync, match="'id' among them"):
+        retain(shard, before, deployment=place.deployment, now_ms=0)
+
+
+def test_two_columns_never_get_one_name(place: Home) -> None:
+    apply(place, table("id int, x int, y int"))
+    with pytest.raises(IncompatibleChange, match="gives the columns 'x' and 'y' one name, 'z'"):
+        apply(place, table("id int, z int", "    renames: {x: z, y: z}\n"))
 
 
 def test_a_batch_made_for_the_old_columns_cannot_be_published_any_more(place: Home) -> None:

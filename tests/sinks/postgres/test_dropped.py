@@ -7,33 +7,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sinks.changes import change
+from tests.sinks.changes import change, drop_sink
+from tests.sinks.leftovers import take_the_way_out
 from tests.support.crash import die_at
 from tests.support.dying import Crash, interrupted_at
-from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
 from tidemark.collections.maintenance.dropped_tables import remove_dropped
 from tidemark.collections.objects.drop import drop, plan_drop
 from tidemark.errors import StillRead
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
-from tidemark.iceberg.shards import Shards
 from tidemark.sinks import removal, run
-from tidemark.sinks.removal import REMOVERS, clear_sinks
+from tidemark.sinks.removal import REMOVERS
 
 if TYPE_CHECKING:
     from tests.sinks.postgres.conftest import Database
     from tests.support.homes import Home
-    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.postgres
 PLACE = {"connection": "pg", "table": "copies"}
-
-
-def drop_sink(settings: Settings, name: str = "copies") -> list[str]:
-    shards, deployment, clock = Shards.connect(settings), deployment_of(settings), SystemClock()
-    plans = plan_drop(shards, deployment, [name], clock=clock)
-    return clear_sinks(shards, deployment, drop(shards, deployment, plans, clock=clock))
 
 
 def test_history_is_released_and_the_target_is_free(sinking: Home, database: Database) -> None:
@@ -120,6 +112,16 @@ def test_a_target_of_a_sink_that_nobody_has_any_more_is_freed_as_the_hint_says(
     assert drop_sink(sinking.settings, "lost") == []
     assert sinking.run_sink("others").error is None
     assert database.rows() == sinking.tuples("events")
+
+
+def test_columns_that_are_left_are_got_rid_of_as_the_refusal_says(sinking: Home, database: Database) -> None:
+    take_the_way_out(
+        sinking,
+        PLACE,
+        drop_column=lambda: database.execute("ALTER TABLE copies DROP COLUMN name"),
+        drop_table=lambda: database.execute("DROP TABLE copies"),
+    )
+    assert database.rows("SELECT id, name FROM copies") == sinking.tuples("events")
 
 
 def test_a_sink_of_the_same_name_keeps_what_is_its_own(sinking: Home, database: Database) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.sinks.changes import change
-from tests.sinks.postgres.test_dropped import drop_sink
+from tests.sinks.changes import change, drop_sink
+from tests.sinks.postgres.conftest import connected
+from tests.sinks.renames import carry_renames
 from tests.support.dying import interrupted_at
+from tests.support.homes import Home
 from tidemark.collections.deployment import Mode
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.commit.holds import downgrade_since, release
@@ -21,8 +23,10 @@ from tidemark.report import Outcome
 from tidemark.sinks.fencing import fence_sinks
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.sinks.postgres.conftest import Database
-    from tests.support.homes import Home
+    from tidemark.settings import Settings
 
 pytestmark = pytest.mark.postgres
 
@@ -212,6 +216,15 @@ def test_a_renamed_column_and_its_rows_reach_the_table(sinking: Home, database: 
     change_with_title(sinking, 9, "new")
     assert sinking.run_sink().error is None
     assert database.rows("SELECT id, title FROM copies") == [(0, "a"), (1, "b"), (2, None), (9, "new")]
+
+
+def test_columns_take_over_the_names_of_others(home: Settings, tmp_path: Path, database: Database) -> None:
+    place = Home(connected(home, database.uri), tmp_path, now_ms=1_000_000)
+
+    def read() -> list[dict[str, Any]]:
+        return [row for (row,) in database.rows("SELECT to_jsonb(copies) FROM copies")]
+
+    carry_renames(place, TO, read, dies=False)
 
 
 def change_with_title(home: Home, id_: int, title: str) -> None:

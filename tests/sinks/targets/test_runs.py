@@ -11,6 +11,8 @@ import pytest
 from tests.conftest import settings_in
 from tests.sinks.changes import change
 from tests.sinks.foreign_readers import arrow_rows, files_of, read_manifest
+from tests.sinks.leftovers import take_the_way_out
+from tests.sinks.renames import carry_renames
 from tests.sinks.targets.conftest import KINDS, place, with_lake
 from tests.sinks.targets.driving import Driven
 from tests.support.crash import die_at
@@ -47,6 +49,30 @@ def sinking(home: Home, kind: str, folder: Path, mode: str) -> Driven:
     change(home, put={0: "a", 1: "b", 2: None})
     home.declare_sink(to=place(kind, folder), mode=mode)
     return Driven(home.settings, place(kind, folder), mode)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "dies"), [("partitioned files", True), ("own catalog", False)])
+def test_a_mirror_follows_columns_that_take_over_the_names_of_others(
+    home: Settings, tmp_path: Path, kind: str, *, dies: bool
+) -> None:
+    to = place(kind, tmp_path)
+    carry_renames(Home(home, tmp_path, now_ms=1_000_000), to, Driven(home, to).rows, dies=dies)
+
+
+@pytest.mark.slow
+def test_columns_that_are_left_are_got_rid_of_as_the_refusal_says(carrying: Home, tmp_path: Path) -> None:
+    to = place("own catalog", tmp_path)
+    identifier = tuple(to["table"].split("."))
+
+    def drop_column() -> None:
+        with carrying.shards.iceberg.load_table(identifier).update_schema() as update:
+            update.delete_column("name")
+
+    take_the_way_out(
+        carrying, to, drop_column=drop_column, drop_table=lambda: carrying.shards.iceberg.drop_table(identifier)
+    )
+    assert Driven(carrying.settings, to).rows() == carrying.user_rows("events")
 
 
 def contents(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -38,6 +38,7 @@ from tidemark.collections.deployment import Applied, Deployment
 from tidemark.collections.objects.drop import finish_drops, left_over
 from tidemark.collections.objects.rename import finish_renames
 from tidemark.collections.schema.convert import from_iceberg, iceberg_type, to_iceberg
+from tidemark.collections.schema.renaming import RENAMED, Renaming
 from tidemark.collections.schema.types import Columns
 from tidemark.errors import CatalogOutOfSync, ConfigurationInvalid, ConflictsUnsettled
 from tidemark.fail_points import fail_point
@@ -148,7 +149,8 @@ class Application:
         def columns_of(name: str) -> Columns:
             return planned[name] if name in planned else read_stored(self.shards.open(name).load().table).columns
 
-        steps, unchanged = plan_sinks(declarations, applied, columns_of, self.inspect_sink)
+        moved = {name: renames.moved for name, renames in plan.renames.items()}
+        steps, unchanged = plan_sinks(declarations, applied, columns_of, self.inspect_sink, moved)
         kept_sinks = applied.sinks.keys() - declarations.sinks.keys() - {step.name for step in steps}
         return replace(
             plan,
@@ -172,11 +174,12 @@ class Application:
                 )
                 fail_point("apply.table-created")
         old_names = {step.name: step.old for step in plan.steps if isinstance(step, RenameCollection)}
-        for name in dict.fromkeys(step.name for step in plan.steps):
-            if changes := plan.alterations(name):
+        for name, renames in plan.renames.items():
+            changes = plan.alterations(name)
+            if changes or renames.is_news:
                 shard = self.shards.open(old_names.get(name, name))
                 Writer.join(shard, self.deployment.generation)  # a newer deployment owns its tables
-                alter_columns(shard, changes)
+                alter_columns(shard, changes, said=renames.said)
                 fail_point("apply.columns-changed")
         if plan.declarations or plan.sinks:
             fail_point("apply.before-register")
@@ -187,17 +190,28 @@ class Application:
             finish_renames(self.shards, self.deployment)
 
 
-def alter_columns(shard: Shard, changes: Iterable[Alteration]) -> None:
-    """Change the columns in one metadata commit, which does not move ``main``.
+def alter_columns(shard: Shard, changes: Iterable[Alteration], *, said: Renaming | None = None) -> None:
+    """Change the columns in one metadata commit, which does not move ``main``; the table then has ``said`` of renames.
 
     Every publish names the schema of its files: the catalog refuses files that were written for the old columns, and
     the writer then writes the files again.
     """
     head = shard.load()
     first_system_column = SYSTEM_COLUMNS[head.state.layout][0]
-    with head.table.update_schema() as update:
-        for change in changes:
-            _alter_column(update, change, before=first_system_column)
+    renames: list[Alteration] = []
+    others: list[Alteration] = []
+    for change in changes:
+        (renames if isinstance(change, Rename) else others).append(change)
+    with head.table.transaction() as transaction:
+        # All renames first, at once: the other changes have the new names, and can use the old ones again.
+        for step in filter(None, (renames, others)):
+            with transaction.update_schema() as update:
+                for change in step:
+                    _alter_column(update, change, before=first_system_column)
+        if said is not None and said.moved:
+            transaction.set_properties({RENAMED: str(said)})
+        elif said is not None and RENAMED in head.table.properties:
+            transaction.remove_properties(RENAMED)
 
 
 def read_stored(table: Table) -> Stored:
@@ -214,6 +228,7 @@ def read_stored(table: Table) -> Stored:
         ),
         numbers_entries=ENTRY in schema.column_names,
         open_rows=_count_open(table),
+        renaming=Renaming.read(table.properties),
     )
 
 

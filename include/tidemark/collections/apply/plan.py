@@ -11,6 +11,7 @@ from tidemark.collections.apply.renames import find_renames
 from tidemark.collections.apply.sinks import SinkStep
 from tidemark.collections.declarations.collection import MAX_BUCKETS, Declaration, Kind
 from tidemark.collections.declarations.sink import SinkDeclaration
+from tidemark.collections.schema.renaming import ColumnRenames, Renaming, plan_renames
 from tidemark.collections.schema.types import Column, Columns, Decimal, Primitive, Type, columns_text, fits, widens
 from tidemark.errors import IncompatibleChange
 
@@ -27,6 +28,7 @@ class Stored:
     buckets: int
     numbers_entries: bool = False  # whether rows bear the numbers of their entries
     open_rows: int = 0  # that are accepted, and visible once they are persisted
+    renaming: Renaming = field(default_factory=Renaming)  # what the table says of earlier renames
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,7 @@ class ApplyPlan:
     """The steps, in order, and the ``declarations`` and ``sinks`` that the steps register.
 
     ``kept`` are applied collections and sinks that are not among the declarations: they stay until somebody drops them.
+    ``renames`` are those of columns, by the collections that are there.
     """
 
     steps: tuple[Step, ...]
@@ -174,6 +177,7 @@ class ApplyPlan:
     unchanged: tuple[str, ...]
     kept: tuple[str, ...] = ()
     sinks: dict[str, SinkDeclaration] = field(default_factory=dict)
+    renames: dict[str, ColumnRenames] = field(default_factory=dict)
 
     def alterations(self, name: str) -> list[Alteration]:
         """Return the changes of one collection's columns, to make in one commit."""
@@ -202,6 +206,7 @@ def plan_apply(
     problems = list(left.problems)
     declared = {collection.name: collection.declaration for collection in wanted}
     renames = find_renames(declared, applied)
+    columns: dict[str, ColumnRenames] = {}
     for collection in wanted:
         if collection.name in renames:
             steps.append(RenameCollection(collection.name, renames[collection.name]))
@@ -211,13 +216,20 @@ def plan_apply(
             steps.append(Create(new.name, new.kind, collection.columns, new.key, buckets, new.event_time is not None))
             continue
         stored_as = renames.get(collection.name, collection.name)
-        if present.open_rows and (why := _why_stranded(collection.declaration, applied.get(stored_as))):
+        before = applied.get(stored_as)
+        columns[collection.name] = plan_renames(
+            collection.declaration.renames,
+            {column.name for column in present.columns},
+            registered=None if before is None else before.renames,
+            said=present.renaming,
+        )
+        if present.open_rows and (why := _why_stranded(collection.declaration, before)):
             problems.append(
                 f"collection {collection.name!r}: {present.open_rows} rows wait to be persisted{why}; "
                 f"tidemark buffer persist {stored_as} --now"
             )
         try:
-            steps.extend(plan_alterations(collection, present))
+            steps.extend(plan_alterations(collection, present, columns[collection.name].needed))
         except IncompatibleChange as error:
             problems.append(f"{error}; {error.hint}" if error.hint else str(error))
     if problems:
@@ -229,24 +241,20 @@ def plan_apply(
     )
     touched = {step.name for step in steps}
     unchanged = tuple(name for name in declared if name not in touched)
-    return ApplyPlan(
-        tuple(steps), changed, unchanged, kept=tuple(sorted(applied.keys() - {*declared, *renames.values()}))
-    )
+    kept = tuple(sorted(applied.keys() - {*declared, *renames.values()}))
+    return ApplyPlan(tuple(steps), changed, unchanged, kept=kept, renames=columns)
 
 
-def plan_alterations(wanted: Wanted, stored: Stored) -> list[Alteration]:
-    """Return the changes that turn the ``stored`` columns into the ``wanted`` ones.
+def plan_alterations(wanted: Wanted, stored: Stored, renames: Mapping[str, str]) -> list[Alteration]:
+    """Return the changes that turn the ``stored`` columns into the ``wanted`` ones; ``renames`` are still to be made.
 
     Raises ``IncompatibleChange`` if the kind, the key or the buckets differ, or a column cannot be changed in place.
     """
     name, declaration = wanted.name, wanted.declaration
-    _refuse_another_shape(wanted, stored)
-    present = {column.name: column.type for column in stored.columns}
-    steps: list[Alteration] = []
-    for old, new in declaration.renames.items():
-        if old in present and new not in present:
-            steps.append(Rename(name, old, new))
-            present = {new if name == old else name: stored_type for name, stored_type in present.items()}
+    _refuse_one_name_for_two(name, renames)
+    _refuse_another_shape(wanted, stored, renames)
+    present = {renames.get(column.name, column.name): column.type for column in stored.columns}
+    steps: list[Alteration] = [Rename(name, old, new) for old, new in renames.items()]
     for column in wanted.columns:
         if column.name not in present:
             steps.append(Add(name, column))
@@ -281,10 +289,20 @@ def _why_stranded(new: Declaration, before: Declaration | None) -> str:
     return ""
 
 
-def _refuse_another_shape(wanted: Wanted, stored: Stored) -> None:
+def _refuse_one_name_for_two(name: str, renames: Mapping[str, str]) -> None:
+    olds: dict[str, str] = {}
+    for old, new in renames.items():
+        if (other := olds.setdefault(new, old)) != old:
+            raise IncompatibleChange(
+                f"collection {name!r}: `renames` gives the columns {other!r} and {old!r} one name, {new!r}",
+                hint="leave one of them out",
+            )
+
+
+def _refuse_another_shape(wanted: Wanted, stored: Stored, renames: Mapping[str, str]) -> None:
     name, declaration = wanted.name, wanted.declaration
     hint = "declare it under another name, with its own table"
-    key = tuple(declaration.renames.get(column, column) for column in stored.key)
+    key = tuple(renames.get(column, column) for column in stored.key)
     if declaration.kind is not stored.kind:
         what = f"it is {stored.kind}, and cannot become {declaration.kind}"
     elif declaration.kind is not Kind.APPEND_ONLY and key != declaration.key:

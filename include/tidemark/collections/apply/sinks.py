@@ -36,11 +36,16 @@ class SinkStep:
 
 
 def plan_sinks(
-    found: Declarations, applied: Applied, columns_of: Callable[[str], Columns], inspect: InspectSink
+    found: Declarations,
+    applied: Applied,
+    columns_of: Callable[[str], Columns],
+    inspect: InspectSink,
+    moved: Mapping[str, Mapping[str, str]],
 ) -> tuple[list[SinkStep], list[str]]:
     """Return the steps of the declared sinks, and the names of sinks that stay as they are.
 
-    ``columns_of`` returns the columns that a collection has after the apply. The target of a new sink is inspected.
+    ``columns_of`` returns the columns that a collection has after the apply, ``moved`` has the names that columns of
+    collections get, by the present ones. The target of a new sink is inspected.
 
     Raises:
         UsageError: If a collection cannot be mirrored.
@@ -67,7 +72,8 @@ def plan_sinks(
                 invalid.append(ConfigurationInvalid(f"{found.places[name]}: sink {name!r}: {error}", hint=error.hint))
             steps.append(SinkStep(name, wanted))
             continue
-        _refuse_another_target(_follow_renames(before.declaration, collection, columns), wanted)
+        moves = moved.get(collection.name, {})
+        _refuse_another_target(_follow_renames(before.declaration, collection, columns, moves), wanted)
         if fields := _changed_fields(before.declaration, wanted):
             steps.append(SinkStep(name, wanted, fields))
         else:
@@ -80,21 +86,23 @@ def plan_sinks(
         if (carried := found.by_name.get(before.collection)) is None:
             continue
         columns = columns_of(carried.name)
-        wanted = _follow_renames(before.declaration, carried, columns).resolve(carried)
+        wanted = _follow_renames(before.declaration, carried, columns, moved.get(carried.name, {})).resolve(carried)
         _check_columns(wanted, columns, where=found.places[carried.name])
         if fields := _changed_fields(before.declaration, wanted):
             steps.append(SinkStep(name, wanted, fields))
     return steps, unchanged
 
 
-def _follow_renames(sink: SinkDeclaration, collection: Declaration, columns: Columns) -> SinkDeclaration:
+def _follow_renames(
+    sink: SinkDeclaration, collection: Declaration, columns: Columns, moved: Mapping[str, str]
+) -> SinkDeclaration:
     """Return an applied sink with the names that its columns have after the apply: what it writes stays the same.
 
     Raises ``IncompatibleChange`` if what is in the target bears the old names of the key.
     """
     present = {column.name for column in columns}
-    renames = {old: new for old, new in collection.renames.items() if old not in present and new in present}
-    followed = sink.follow(renames)
+    others = {old: new for old, new in collection.renames.items() if old not in present and new in present}
+    followed = sink.follow({**others, **moved})  # another engine has made the others
     if followed.key_columns != sink.key_columns and sink.to.keys_have_names:
         raise IncompatibleChange(
             f"sink {sink.name!r}: the messages in {sink.to} are keyed by {', '.join(sink.key_columns)}, and those to "

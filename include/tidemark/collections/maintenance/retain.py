@@ -13,9 +13,11 @@ from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.maintenance.retention_policies import choose_removal
 from tidemark.collections.mode import lead_to_write
 from tidemark.collections.publish import ATTEMPTS
+from tidemark.collections.schema.renaming import refuse_if_pending
 from tidemark.errors import FencedByEpoch, InputsGone, UsageError
 from tidemark.frontier import Frontier
 from tidemark.iceberg.maintenance.row_removal import Removal, remove_rows
+from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import Shards
 from tidemark.report import CollectionReport, Outcome, Report
@@ -87,6 +89,7 @@ def retain(shard: Shard, retention: Retention, *, deployment: Deployment, now_ms
         ReadOnly: If the deployment is read-only; nothing was changed.
         FencedByGeneration: If a newer deployment leads.
         ConflictsUnsettled: If other commits kept winning; nothing was removed.
+        CatalogOutOfSync: If an apply that renames the columns that decide is under way, or died; nothing was removed.
     """
     attempts = retrying(InputsGone, attempts=ATTEMPTS, what=f"the retention of {shard.name!r}")
     return attempts(_retain_once, shard, retention, deployment=deployment, now_ms=now_ms)
@@ -98,6 +101,7 @@ def _retain_once(shard: Shard, retention: Retention, *, deployment: Deployment, 
         return _describe(retention, Removal(), state.upper, state.upper)
     writer = lead_to_write(shard, deployment, what="retention")
     head = shard.load()
+    _refuse_old_names(head, retention, deployment.registry.find(shard.name))
     removal = choose_removal(head, retention, now_ms=now_ms)
     if not removal.rows:
         return _describe(retention, removal, head.state.upper, head.state.upper)
@@ -106,6 +110,12 @@ def _retain_once(shard: Shard, retention: Retention, *, deployment: Deployment, 
     except FencedByEpoch as error:  # a mode switch, or a flush, which raises the token
         raise InputsGone(f"another commit to {shard.name!r} was faster: {error}") from error
     return _describe(retention, removal, published.state.lower, published.state.upper)
+
+
+def _refuse_old_names(head: ShardHead, retention: Retention, registered: Declaration | None) -> None:
+    if registered is not None:
+        named = (*retention.key, *retention.order_by, *filter(None, [retention.column]))
+        refuse_if_pending(named, head.table.properties, renames=registered.renames, collection=registered.name)
 
 
 def plan_retention(shard: Shard, retention: Retention, *, now_ms: int) -> Retained:

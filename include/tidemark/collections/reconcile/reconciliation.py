@@ -26,6 +26,7 @@ from tidemark.collections.reconcile.pinned_snapshot import Pinned, in_slice, pin
 from tidemark.collections.reconcile.vanished_columns import check_columns_occur
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark
+from tidemark.collections.schema.renaming import refuse_if_pending
 from tidemark.collections.sources.formats.source import open_source
 from tidemark.collections.sources.opened_source import OpenedSource, Opening
 from tidemark.collections.sources.scratch_folder import scratch_folder
@@ -273,6 +274,9 @@ def pin(attempt: Attempt) -> None:
     run = attempt.run
     head = run.shard.load()
     check_foreign_commits(head.foreign or head.foreign_updates, run.declaration)
+    named = [use.column for use in run.declaration.column_uses]
+    properties, renames = head.table.properties, run.declaration.renames
+    refuse_if_pending(named, properties, renames=renames, collection=run.shard.name)
     attempt.pinned = pin_snapshot(run.spark, run.shard, head, run.declaration.key, trusts_digest=attempt.trusts_digest)
     attempt.upper = attempt.pinned.upper
     fail_point("reconcile.pinned")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pyiceberg.manifest import DataFile
 
 from tidemark.collections.declarations.collection import Declaration, OnKeySpread
+from tidemark.collections.schema.renaming import refuse_if_pending
 from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import CommitStateUnknown, ConflictsUnsettled, KeySpread, TidemarkError, Unreachable
 from tidemark.fail_points import fail_point
@@ -98,6 +99,7 @@ def _compare(attempt: Attempt) -> None:
     """Find the stored rows of the changed keys, the keys that are spread, and the corrections."""
     head, declaration = attempt.head, attempt.declaration
     key, schema = declaration.key, decoded_columns(head.table)
+    refuse_if_pending(key, head.table.properties, renames=declaration.renames, collection=declaration.name)
     changes = Changes.of(attempt.portion.changes, schema.append(pa.field(DIFF, pa.int64())), key)
     stored = StoredRows.in_contents(head) if changes.index.count else StoredRows(head.table, ())
     touched = find_touched(stored, changes.index, key, [*schema.names, PRODUCER])
