@@ -63,11 +63,11 @@ def _read_status(settings: Settings, applied: AppliedSink, *, now_ms: int) -> Si
     sink = applied.declaration
     known: dict[str, Any] = {}
     errors = list[str]()
-    changed = None
+    changed, holds = None, {}
     try:
         state = read_state(settings, sink.collection).state
-        changed = state.changed
-        hold = state.holds.get(sink.hold)
+        changed, holds = state.changed, state.holds
+        hold = holds.get(sink.hold)
         known |= {"upper": frontier_json(state.upper), "held_since": None if hold is None else hold.since}
     except TidemarkError as error:
         errors.append(str(error))
@@ -76,6 +76,7 @@ def _read_status(settings: Settings, applied: AppliedSink, *, now_ms: int) -> Si
             known["target"] = target.title
             target.check()
             found = target.look()
+            target.refuse_away(found, holds)
             known["details"] = target.describe()
             if found is not None and (found.owner.sink, found.owner.sink_id) == (sink.name, applied.id):
                 known |= {"time": found.time, "epoch": found.epoch}
