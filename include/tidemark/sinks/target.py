@@ -69,8 +69,8 @@ class Target(ABC):
         """Raise ``Unreachable`` if ``look`` found nothing in a place that looks empty while it is not mounted.
 
         ``holds`` are those of the collection. A run claims the target first, and takes the hold second; a drop releases
-        the hold. So the hold of a sink says that the sink has written to its target, which is asked again in case another
-        run has done so since ``found``.
+        the hold. So the hold of a sink says that the sink has written to its target. The target is asked again: another
+        run may have written since ``found``.
         """
         held = holds.get(self.sink.hold)
         if self.may_be_away and held is not None and found is None and self.look() is None:
