@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from tidemark.collections.deployment import AppliedSink
 from tidemark.collections.schema.types import Columns
 from tidemark.errors import TidemarkError
 from tidemark.frontier import frontier_json
+from tidemark.iceberg.shard.state import Hold
 from tidemark.iceberg.shard.state_reader import read_state
 from tidemark.settings import Settings
 from tidemark.sinks.progress import Owner, SinkColumn, check_owner, lag_ms
@@ -63,7 +64,8 @@ def _read_status(settings: Settings, applied: AppliedSink, *, now_ms: int) -> Si
     sink = applied.declaration
     known: dict[str, Any] = {}
     errors = list[str]()
-    changed, holds = None, {}
+    changed = None
+    holds: Mapping[str, Hold] = {}
     try:
         state = read_state(settings, sink.collection).state
         changed, holds = state.changed, state.holds

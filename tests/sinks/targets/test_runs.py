@@ -157,7 +157,7 @@ def test_a_table_that_somebody_removed_is_made_anew(carrying: Home, tmp_path: Pa
     assert target.rows() == carrying.user_rows("events")
 
 
-@pytest.mark.parametrize("point", [None, "sink.held"])
+@pytest.mark.parametrize("point", [None, pytest.param("sink.held", marks=pytest.mark.crash)])
 def test_a_folder_that_is_away_is_waited_for(carrying: Home, tmp_path: Path, point: str | None) -> None:
     target, out = sinking(carrying, "files", tmp_path, "mirror"), tmp_path / "out"
     if point is None:
