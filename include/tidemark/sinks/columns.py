@@ -11,7 +11,9 @@ from tidemark.errors import SchemaMismatch
 from tidemark.sinks.progress import SinkColumn
 
 MISFIT_HINT: Final = "change the table, or leave it to the sink to make one: name a table that is not there"
-_UNDO: Final = "undo the change there; or drop the sink, and declare it again, which loads all rows anew"
+_UNDO: Final = (
+    "undo the change there; or drop the sink, and declare it again with `existing: replace`, which loads all rows anew"
+)
 _IN_THE_WAY: Final = "rename or drop the old column there"
 
 T = TypeVar("T")

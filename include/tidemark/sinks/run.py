@@ -38,11 +38,10 @@ OpenTarget = Callable[[SinkDeclaration, Settings], Target]
 
 
 def choose_sinks(deployment: Deployment, names: Sequence[str]) -> list[AppliedSink]:
-    """Return the named sinks, or all. Raises ``UnknownSink``, with near matches, if one is not applied."""
+    """Return the named sinks, or all. Raises ``UnknownSink``, with near matches, if some are not applied."""
     sinks = deployment.registry.read().sinks
-    for name in names:
-        if name not in sinks:
-            raise UnknownSink.named(name, sinks)
+    if unknown := [name for name in dict.fromkeys(names) if name not in sinks]:
+        raise UnknownSink.all_named(unknown, sinks)
     return [sinks[name] for name in dict.fromkeys(names)] if names else list(sinks.values())
 
 
