@@ -19,7 +19,8 @@ so that is the next change of a collection, or ten minutes later at most. `tidem
 it in `sinks` tries it at once. A sink whose run was killed is suspended by the next run, which then goes on at once:
 from the second kill in a row on the sink rests.
 
-- `Unreachable`: the target is down. The collection keeps the history that the sink needs; other sinks go on.
+- `Unreachable`: the target is down, or a folder is not mounted. The collection keeps the history that the sink needs;
+  other sinks go on.
 - `FencedByEpoch`, retried: another run of the same sink took the target over.
 - `SchemaMismatch`: the table that is there has other columns; the message shows both.
 - `NotPossible`: another sink wrote to that target. Give this one a target of its own, or drop the other sink.
@@ -36,7 +37,8 @@ from the second kill in a row on the sink rests.
 
 Every task may be killed, retried, cleared or run twice at once: the target refuses all runs but the newest.
 `max_active_runs` is politeness. If Spark cannot run, the sinks that wait for it are `stalled`; the last result of each
-sink is on the status page. Trigger with `sinks` to run some only.
+sink is on the status page. Trigger with `sinks` to run some only, as in `{"sinks": ["copies"]}`; a run with any other
+param is refused.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from tidemark.errors import (
     GuardRefused,
     TidemarkError,
     UnknownCollection,
+    UnknownSink,
     UpperMismatch,
 )
 from tidemark.exit_codes import SEVERITY, ExitCode, most_severe
@@ -42,6 +43,9 @@ def test_an_unknown_name_gets_near_matches() -> None:
     assert renamed.hint == "it was renamed, and is called 'aircraft' now"
     assert UnknownCollection.named("xyz", ["planes", "airports"]).hint == "declared are: airports, planes"
     assert "tidemark apply" in UnknownCollection.named("planes", []).hint
+    several = UnknownSink.all_named(["copy", "xyz"], ["copies", "others"])
+    assert str(several) == "no sink is named 'copy'; no sink is named 'xyz'"
+    assert several.hint == "did you mean 'copies'?; declared are: copies, others"
 
 
 def test_a_fence_tells_a_newer_generation_from_a_newer_epoch() -> None:

@@ -5,7 +5,7 @@ A family says what the caller should do next, and has the exit code; below it st
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import ClassVar, Self
 
@@ -64,6 +64,13 @@ class UnknownCollection(UsageError):
         else:
             hint = "nothing is declared: run `tidemark apply PATH`"
         return cls(f"no {cls.what} is named {name!r}", hint=hint)
+
+    @classmethod
+    def all_named(cls, names: Sequence[str], known: Collection[str]) -> Self:
+        """Build the error for all ``names``, as ``named``."""
+        errors = [cls.named(name, known) for name in names]
+        hints = dict.fromkeys(error.hint for error in errors)
+        return cls("; ".join(map(str, errors)), hint="; ".join(hints))
 
 
 class UnknownSink(UnknownCollection):

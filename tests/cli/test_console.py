@@ -18,4 +18,4 @@ def test_rows_that_a_guard_refused_are_a_table(capsys: pytest.CaptureFixture[str
     collections = {"planes": CollectionReport(outcome=Outcome.FAILED, error=failed)}
     print_failures(Report(operation="reconcile", started_at=0, finished_at=1, generation=1, collections=collections))
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split() for line in lines[2:]] == [["tailnum", "rows"], ["N1", "2"], ["NULL", "NULL"]]
+    assert [line.split() for line in lines[2:]] == [["tailnum", "rows"], ["N1", "2"], ["NULL"]]

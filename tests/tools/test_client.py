@@ -23,10 +23,15 @@ BODY = {"connection_id": "db", "conn_type": 3, "password": "hunter2"}
 
 @contextmanager
 def airflow_that_answers(
-    status: int, answer: Any, *, busy: int = 0
+    status: int, answer: Any, *, busy: int = 0, slow: int = 0
 ) -> Iterator[tuple[AirflowClient, ThreadingHTTPServer]]:
-    """A server that hands out tokens and answers everything else alike, after ``busy`` times that it could not."""
+    """A server that hands out tokens and answers everything else alike, after ``busy`` times that it could not.
+
+    The state of a DAG run is told after ``slow`` questions that get no answer in time.
+    """
     busy_answers = [HTTPStatus.SERVICE_UNAVAILABLE] * busy
+    slow_answers = [None] * slow
+    is_over = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -34,6 +39,12 @@ def airflow_that_answers(
                 self._answer(200, {"access_token": "t"})
             elif self.path.startswith("/api/v2/assets/events"):
                 self._answer(busy_answers.pop() if busy_answers else status, answer)
+            elif "/dagRuns/" in self.path:
+                if slow_answers:
+                    slow_answers.pop()
+                    is_over.wait()
+                else:
+                    self._answer(status, answer)
             else:
                 self._answer(404, {"detail": "not found"})
 
@@ -57,6 +68,7 @@ def airflow_that_answers(
             with AirflowClient.login(f"http://127.0.0.1:{server.server_port}") as client:
                 yield client, server
         finally:
+            is_over.set()
             server.shutdown()
 
 
@@ -100,6 +112,21 @@ def test_asset_events_are_waited_for_while_airflow_fails_to_tell_them(monkeypatc
         assert client.asset_events(timeout_s=5) == [{"id": 1}]
     with airflow_that_answers(500, {}) as (client, _), pytest.raises(StaleState, match="in vain for Airflow to tell"):
         client.asset_events(timeout_s=0.05)
+
+
+def test_a_run_is_waited_for_while_airflow_is_slow_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(airflow_client, "REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr(airflow_client, "BUSY_ATTEMPTS", 1)
+    with airflow_that_answers(200, {"state": "success"}, slow=2) as (client, _):
+        assert client.wait("demo", "r1", timeout_s=30) == "success"
+    with (
+        airflow_that_answers(200, {}, slow=100) as (client, _),
+        pytest.raises(StaleState, match="in vain for the end of demo r1: Airflow did not answer GET"),
+    ):
+        client.wait("demo", "r1", timeout_s=0.5)
+    monkeypatch.setattr(airflow_client, "BUSY_ATTEMPTS", 3)
+    with airflow_that_answers(200, {"state": "success"}, slow=2) as (client, _):
+        assert client.request("GET", "dags/demo/dagRuns/r1") == {"state": "success"}
 
 
 def test_airflow_that_went_away_is_unreachable() -> None:

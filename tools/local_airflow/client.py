@@ -20,8 +20,8 @@ REQUEST_SECONDS = 30.0
 BUSY_ATTEMPTS, BUSY_PAUSE_S, LONGEST_BUSY_PAUSE_S = 5, 0.2, 2.0
 
 
-class DatabaseBusy(Unreachable):
-    """Airflow's database was busy and nothing was done: on SQLite that is a matter of chance."""
+class NothingDone(Unreachable):
+    """Airflow's database was busy, which on SQLite is a matter of chance, or a mere question got no answer in time."""
 
 
 class AirflowClient:
@@ -68,12 +68,12 @@ class AirflowClient:
             NotPossible: If Airflow refuses the request.
         """
         once_more = retrying(
-            DatabaseBusy,
+            NothingDone,
             attempts=BUSY_ATTEMPTS,
             what=f"{method} {path}",
             first_pause_s=BUSY_PAUSE_S,
             longest_pause_s=LONGEST_BUSY_PAUSE_S,
-            give_up=lambda busy: busy,
+            give_up=lambda failure: failure,
         )
         return once_more(self._request_once, method, path, **arguments)
 
@@ -81,9 +81,11 @@ class AirflowClient:
         try:
             answer = self._http.request(method, f"/api/v2/{path}", **arguments)
         except httpx.HTTPError as error:
-            raise Unreachable(f"Airflow did not answer {method} {path}: {error}") from error
+            is_slow_answer = method == "GET" and isinstance(error, httpx.TimeoutException)
+            failure = NothingDone if is_slow_answer else Unreachable
+            raise failure(f"Airflow did not answer {method} {path}: {error}") from error
         if answer.is_server_error:
-            failure = DatabaseBusy if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else Unreachable
+            failure = NothingDone if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else Unreachable
             raise failure(f"Airflow failed at {method} {path} with {answer.status_code}: {_reason(answer)}")
         if answer.is_error:
             raise NotPossible(f"Airflow refused {method} {path} with {answer.status_code}: {_reason(answer)}")
@@ -142,10 +144,7 @@ class AirflowClient:
         """
 
         def tell() -> Any:
-            try:
-                return self.request("GET", path, params={"limit": 200})
-            except Unreachable:
-                return None
+            return self.request("GET", path, params={"limit": 200})
 
         return list(self.wait_until(tell, what=f"Airflow to tell {path}", timeout_s=timeout_s)["asset_events"])
 
@@ -184,17 +183,23 @@ class AirflowClient:
 
     @staticmethod
     def wait_until(fact: Any, *, what: str, timeout_s: float) -> Any:
-        """Wait until ``fact()`` is true and return it.
+        """Wait until ``fact()``, which only asks, is true, and return it; a question without an answer is asked again.
 
         Raises:
-            StaleState: If it is not within ``timeout_s``.
+            StaleState: If it is not within ``timeout_s``; from the last ``Unreachable``, if the last question failed.
         """
         deadline = time.monotonic() + timeout_s
-        while not (seen := fact()):
+        while True:
+            failure: Unreachable | None = None
+            try:
+                if seen := fact():
+                    return seen
+            except Unreachable as error:
+                failure = error
             if time.monotonic() > deadline:
-                raise StaleState(f"waited {timeout_s:.0f} s in vain for {what}")
+                told = f": {failure}" if failure else ""
+                raise StaleState(f"waited {timeout_s:.0f} s in vain for {what}{told}") from failure
             time.sleep(POLL_SECONDS)
-        return seen
 
     def _ended(self, dag_id: str, run_id: str) -> str | None:
         state = str(self.request("GET", f"dags/{dag_id}/dagRuns/{run_id}")["state"])

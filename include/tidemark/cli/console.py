@@ -128,7 +128,7 @@ def print_failures(report: Report) -> None:
                 print_line(f"  → {collection.error.hint}")
             if rows := collection.error.sample[:_SHOWN_SAMPLE]:
                 columns = list(dict.fromkeys(column for row in rows for column in row))
-                print_table(columns, [[row.get(column) for column in columns] for row in rows])
+                print_table(columns, [[row.get(column, "") for column in columns] for row in rows])
 
 
 def print_error(error: ErrorReport, *, as_json: bool) -> None:

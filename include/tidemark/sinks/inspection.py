@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from tidemark.collections.deployment import AppliedSink
 from tidemark.collections.schema.types import Columns
 from tidemark.errors import TidemarkError
 from tidemark.frontier import frontier_json
+from tidemark.iceberg.shard.state import Hold
 from tidemark.iceberg.shard.state_reader import read_state
 from tidemark.settings import Settings
 from tidemark.sinks.progress import Owner, SinkColumn, check_owner, lag_ms
@@ -64,10 +65,11 @@ def _read_status(settings: Settings, applied: AppliedSink, *, now_ms: int) -> Si
     known: dict[str, Any] = {}
     errors = list[str]()
     changed = None
+    holds: Mapping[str, Hold] = {}
     try:
         state = read_state(settings, sink.collection).state
-        changed = state.changed
-        hold = state.holds.get(sink.hold)
+        changed, holds = state.changed, state.holds
+        hold = holds.get(sink.hold)
         known |= {"upper": frontier_json(state.upper), "held_since": None if hold is None else hold.since}
     except TidemarkError as error:
         errors.append(str(error))
@@ -76,6 +78,7 @@ def _read_status(settings: Settings, applied: AppliedSink, *, now_ms: int) -> Si
             known["target"] = target.title
             target.check()
             found = target.look()
+            target.refuse_away(found, holds)
             known["details"] = target.describe()
             if found is not None and (found.owner.sink, found.owner.sink_id) == (sink.name, applied.id):
                 known |= {"time": found.time, "epoch": found.epoch}

@@ -58,4 +58,5 @@ def _loads_much(shards: Shards, deployment: Deployment, applied: AppliedSink) ->
             return False
         target.check()
         found = target.look()
+        target.refuse_away(found, head.state.holds)
         return found is None or found.time is None or found.owner != owner_of(applied, head)

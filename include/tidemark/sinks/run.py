@@ -39,11 +39,10 @@ OpenTarget = Callable[[SinkDeclaration, Settings], Target]
 
 
 def choose_sinks(deployment: Deployment, names: Sequence[str]) -> list[AppliedSink]:
-    """Return the named sinks, or all. Raises ``UnknownSink``, with near matches, if one is not applied."""
+    """Return the named sinks, or all. Raises ``UnknownSink``, with near matches, if some are not applied."""
     sinks = deployment.registry.read().sinks
-    for name in names:
-        if name not in sinks:
-            raise UnknownSink.named(name, sinks)
+    if unknown := [name for name in dict.fromkeys(names) if name not in sinks]:
+        raise UnknownSink.all_named(unknown, sinks)
     return [sinks[name] for name in dict.fromkeys(names)] if names else list(sinks.values())
 
 
@@ -82,7 +81,7 @@ def run_sink(
     ``start_spark`` is called only for a first load that ``is_large``; without it, this process carries all rows itself.
 
     Raises:
-        Unreachable: If the target does not answer; history stays held.
+        Unreachable: If the target does not answer, or a folder that the sink wrote is empty; history stays held.
         SchemaMismatch: If the target has other columns; nothing was written.
         NotPossible: If the target belongs to somebody else.
         HistoryGone: If updates that the target lacks are gone.
@@ -191,6 +190,7 @@ def _check_target(target: Target, found: Progress | None, owner: Owner, head: Sh
     if found is not None:
         is_robbed = target.sink.hold in head.state.holds and found.owner.table_uuid != owner.table_uuid
         check_owner(found, owner, replaces=target.sink.to.replaces and not is_robbed, where=target.title)
+    target.refuse_away(found, head.state.holds)
     if found is None or found.owner != owner or found.time is None:
         target.inspect(columns_of(head))
     elif isinstance(head.state.upper, int) and found.time > head.state.upper:

@@ -11,11 +11,13 @@ A run asks the target, and nobody else, how far it came::
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from tidemark.collections.declarations.sink import SinkDeclaration
+from tidemark.collections.holds import moment_text
 from tidemark.errors import CommitStateUnknown, Unreachable
+from tidemark.iceberg.shard.state import Hold
 from tidemark.sinks.progress import Owner, Progress, SinkColumn
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Target(ABC):
     """
 
     title: str  # as messages name the target; without secrets
+    may_be_away: ClassVar[bool] = False  # whether the place may look empty while it is somewhere else: not mounted
     reloads: ClassVar[bool] = True  # whether ``load`` takes the place of rows that the sink has written, too
 
     def __init__(self, sink: SinkDeclaration) -> None:
@@ -61,6 +64,21 @@ class Target(ABC):
     @abstractmethod
     def look(self) -> Progress | None:
         """Return the progress, without claiming the target; None if no sink ever wrote there."""
+
+    def refuse_away(self, found: Progress | None, holds: Mapping[str, Hold]) -> None:
+        """Raise ``Unreachable`` if ``look`` found nothing in a place that looks empty while it is not mounted.
+
+        ``holds`` are those of the collection. A run claims the target first, and takes the hold second; a drop releases
+        the hold. So the hold of a sink says that the sink has written to its target. The target is asked again: another
+        run may have written since ``found``.
+        """
+        held = holds.get(self.sink.hold)
+        if self.may_be_away and held is not None and found is None and self.look() is None:
+            raise Unreachable(
+                f"{self.title}: nothing of the sink {self.sink.name!r} is there, which has written there before, and "
+                f"holds history since {moment_text(held.since)}",
+                hint="mount the folder; if it is gone for good, drop the sink, and declare it again",
+            )
 
     @abstractmethod
     def inspect(self, columns: tuple[SinkColumn, ...]) -> None:

@@ -20,6 +20,7 @@ from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import list_batches
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import (
+    Dropped,
     ExpectationFailed,
     FencedByGeneration,
     ReadOnly,
@@ -143,6 +144,19 @@ def test_registering_twice_changes_nothing(appenders: Appenders, home: Settings)
     switch(home, Mode.READ_ONLY)
     with pytest.raises(ReadOnly):
         appenders.monotonic_appender("events").append(ROWS)
+
+
+def test_a_collection_that_was_made_anew_is_registered_again(appenders: Appenders, home: Settings) -> None:
+    appenders.register("events")
+    assert monotonic_append(appenders, ROWS) is Outcome.APPENDED
+    shards = Shards.connect(home)
+    shards.iceberg.drop_table(("collections", "events"))
+    anew = create_events(home)
+    with pytest.raises(Dropped):
+        monotonic_append(appenders, ROWS)
+    appenders.register("events")
+    assert monotonic_append(appenders, ROWS) is Outcome.APPENDED
+    assert visible(anew) == Counter(numbers(0, 2))
 
 
 def test_only_append_only_collections_that_exist_are_registered(appenders: Appenders, home: Settings) -> None:

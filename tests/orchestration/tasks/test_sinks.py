@@ -19,7 +19,7 @@ from tidemark.collections.deployment import Mode
 from tidemark.collections.objects.drop import drop, plan_drop
 from tidemark.collections.system.status_table import ObjectStatus, read_status_table
 from tidemark.orchestration.spark_application import keep_last_report
-from tidemark.orchestration.tasks.sinks import SINKS, check_large_loads, run_sink
+from tidemark.orchestration.tasks.sinks import SINKS, check_large_loads, list_sinks, run_sink
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
@@ -116,6 +116,16 @@ def test_a_sink_that_was_dropped_since_it_was_listed_is_skipped(sinking: Home) -
     assert run("others")[0]["outcome"] == "carried"
     with pytest.raises(AirflowFailException, match="UnknownSink"):
         run("never")
+
+
+def test_a_run_with_another_param_runs_nothing(sinking: Home) -> None:
+    pushed: dict[str, Any] = {}
+    task_instance = SimpleNamespace(xcom_push=lambda key, value: pushed.update({key: value}))
+    with pytest.raises(AirflowFailException, match="run_sinks has no param 'collections'"):
+        list_sinks.function(params={"sinks": None, "collections": ["copies"]}, ti=task_instance)
+    assert list_sinks.function(params={"sinks": ["copies"]}, ti=task_instance) == ["copies"]
+    assert list_sinks.function(params={"sinks": None}, ti=task_instance) == ["copies", "others"]
+    assert pushed == {"large": []}
 
 
 def test_that_spark_is_missing_is_a_failure_of_the_large_loads_alone(

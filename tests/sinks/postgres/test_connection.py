@@ -48,6 +48,12 @@ def test_what_is_no_connection_to_postgresql_is_refused(tmp_path: Path, url: str
     assert SECRET not in str(caught.value)
 
 
+def test_a_login_without_a_url_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationInvalid, match="the URL of the connection 'pg' is not set") as caught:
+        options(tmp_path, TIDEMARK_SOURCE_PG_USER="me", TIDEMARK_SOURCE_PG_PASSWORD=SECRET)
+    assert URL in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("told", "is_refusal"),
     [

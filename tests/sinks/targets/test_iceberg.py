@@ -358,3 +358,20 @@ def test_a_catalog_that_never_answers_keeps_no_other_sink_waiting(
     answer.set()
     first.join()
     silent.close()
+
+
+@pytest.mark.parametrize("type_", [{}, {"TIDEMARK_CATALOG_LAKE_TYPE": "sql"}])
+def test_a_catalog_without_a_uri_is_told_by_our_own_variable(lake: Driven, type_: dict[str, str]) -> None:
+    known = {name: lake.settings.connections[name] for name in ["TIDEMARK_CATALOG_LAKE_WAREHOUSE"]}
+    lake.settings = replace(lake.settings, connections={**known, **type_})
+    with pytest.raises(ConfigurationInvalid, match="the URI of the catalog 'lake' is not set") as caught:
+        lake.run()
+    assert "TIDEMARK_CATALOG_LAKE_URI" in caught.value.hint
+
+
+def test_a_folder_of_an_sqlite_catalog_that_is_missing_is_named(lake: Driven, tmp_path: Path) -> None:
+    known = {**lake.settings.connections, "TIDEMARK_CATALOG_LAKE_URI": f"sqlite:///{tmp_path}/none/lake.db"}
+    lake.settings = replace(lake.settings, connections=known)
+    with pytest.raises(Unreachable, match=r"none/lake\.db' does not exist") as caught:
+        lake.run()
+    assert f"make the folder '{tmp_path}/none'" in caught.value.hint

@@ -18,6 +18,7 @@ from tests.sinks.targets.driving import Driven
 from tests.support.crash import die_at
 from tests.support.dying import interrupted_at, surviving
 from tests.support.homes import Home
+from tidemark.collections.objects.drop import drop, plan_drop
 from tidemark.errors import ConfigurationInvalid
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
@@ -26,6 +27,7 @@ from tidemark.report import Outcome
 from tidemark.sinks import carrying, run
 from tidemark.sinks.inspection import read_statuses
 from tidemark.sinks.reading import spooled_updates
+from tidemark.sinks.removal import clear_sinks
 from tidemark.sinks.targets.files import target as files
 from tidemark.sinks.targets.iceberg import target as iceberg
 
@@ -172,16 +174,49 @@ def test_what_cannot_be_written_is_not_applied(carrying: Home, to: str) -> None:
     assert not carrying.registry.read().sinks
 
 
-@pytest.mark.parametrize("kind", ["own catalog", "files"])
-def test_a_target_that_somebody_removed_is_made_anew(carrying: Home, tmp_path: Path, kind: str) -> None:
-    target = sinking(carrying, kind, tmp_path, "mirror")
+def test_a_table_that_somebody_removed_is_made_anew(carrying: Home, tmp_path: Path) -> None:
+    target = sinking(carrying, "own catalog", tmp_path, "mirror")
     carrying.run_sink()
     change(carrying, put={3: "c"})
-    if kind == "files":
-        shutil.rmtree(tmp_path / "out")
-    else:
-        carrying.shards.iceberg.drop_table(("analytics", "copies"))
+    carrying.shards.iceberg.drop_table(("analytics", "copies"))
     assert carrying.run_sink().details["loaded"] == 4
+    assert target.rows() == carrying.user_rows("events")
+
+
+@pytest.mark.parametrize("point", [None, pytest.param("sink.held", marks=pytest.mark.crash)])
+def test_a_folder_that_is_away_is_waited_for(carrying: Home, tmp_path: Path, point: str | None) -> None:
+    target, out = sinking(carrying, "files", tmp_path, "mirror"), tmp_path / "out"
+    if point is None:
+        carrying.run_sink()
+    else:
+        assert die_at(point, carry, carrying.settings) == FAIL_POINT_EXIT
+    held = carrying.shard().load().state.holds["sink-copies"]
+    change(carrying, put={3: "c"})
+    out.rename(tmp_path / "away")
+    for makes_mount_point in (False, True):
+        if makes_mount_point:
+            out.mkdir()
+        report = carrying.run_sink()
+        assert (report.exit_code, report.error and report.error.kind) == (ExitCode.UNREACHABLE, "Unreachable")
+        assert "nothing of the sink 'copies' is there" in (report.error.message if report.error else "")
+        (status,) = read_statuses(carrying.settings, [*carrying.registry.read().sinks.values()], now_ms=2_000_000)
+        assert "nothing of the sink 'copies' is there" in status.error
+    assert carrying.shard().load().state.holds["sink-copies"] == held
+    out.rmdir()
+    (tmp_path / "away").rename(out)
+    assert carrying.run_sink().error is None
+    assert target.rows() == carrying.user_rows("events")
+
+
+def test_a_folder_that_is_gone_for_good_is_loaded_after_a_drop(carrying: Home, tmp_path: Path) -> None:
+    target = sinking(carrying, "files", tmp_path, "mirror")
+    carrying.run_sink()
+    shutil.rmtree(tmp_path / "out")
+    deployment = carrying.deployment
+    plan = plan_drop(carrying.shards, deployment, ["copies"], clock=carrying.clock)
+    clear_sinks(carrying.shards, deployment, drop(carrying.shards, deployment, plan, clock=carrying.clock))
+    carrying.declare_sink(to=place("files", tmp_path), mode="mirror")
+    assert carrying.run_sink().details["loaded"] == 3
     assert target.rows() == carrying.user_rows("events")
 
 

@@ -91,8 +91,9 @@ def partitions(name: Name, *, as_json: AsJson = False) -> None:
 
     Rows are those that ingests counted: what somebody deleted since is among them. Open rows are not persisted yet, and
     at most so many; the earliest and the latest event time are theirs. The chunk is open while rows are not persisted,
-    frozen while a persist of them is under way. `open until T`: the partition closes once the watermark is T. Of
-    closed partitions that are persisted, the newest are shown: older ones are forgotten.
+    frozen while a persist of them is under way. `open until T`: an ingest closes the partition
+    once the watermark is T; the watermarks of sequencers are those of now. Of closed partitions that are persisted, the
+    newest are shown: older ones are forgotten.
     """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.ingest.partitions.status import read_partitions  # noqa: PLC0415
@@ -104,7 +105,11 @@ def partitions(name: Name, *, as_json: AsJson = False) -> None:
     print_result(shown, columns, rows, as_json=as_json, title=name)
     if not as_json:
         columns = ["sequencer", "watermark", "holds_back"]
-        print_table(columns, [[row[column] for column in columns] for row in shown["sequencers"]], title="sequencers")
+        print_table(
+            columns,
+            [[row[column] for column in columns] for row in shown["sequencers"]],
+            title="sequencers, as of now: the next ingest closes what they have passed",
+        )
         for told in ("batches_wait", "watermark_ahead"):
             if told in shown:
                 print_line(shown[told])

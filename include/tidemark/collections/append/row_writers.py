@@ -26,7 +26,15 @@ from tidemark.collections.declarations.collection import OnReadOnly
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.mode import read_mode, read_only
 from tidemark.collections.quality.expectations import check_rows
-from tidemark.errors import ExpectationFailed, Refused, SchemaMismatch, UnknownCollection, Unregistered, UsageError
+from tidemark.errors import (
+    Dropped,
+    ExpectationFailed,
+    Refused,
+    SchemaMismatch,
+    UnknownCollection,
+    Unregistered,
+    UsageError,
+)
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import COLLECTIONS, SYSTEM, Shards
 from tidemark.report import Outcome
@@ -60,6 +68,14 @@ class _Task:
                 raise Unregistered(self.shard.name)
             self._queue.put(write)
         return write.answer
+
+    def is_dropped(self) -> bool:
+        """Tell whether the table was dropped, whether or not another one has its name now."""
+        try:
+            self.shard.load_table()
+        except Dropped:
+            return True
+        return False
 
     def end(self) -> None:
         """Stop after the present commit; return when the task has stopped."""
@@ -142,7 +158,7 @@ class MonotonicAppender:
         Raises:
             OnlyThroughBuffer: If the rows of the collection come out of a write buffer by now.
             Paused: If somebody paused the collection.
-            Dropped: If the collection was dropped since it was registered; one that is made anew is registered anew.
+            Dropped: If the collection was dropped since it was registered: register one that is made anew again.
             ExpectationFailed: If these rows are not what is expected; rows of others are appended.
             ReadOnly: If the deployment is read-only and the collection rejects rows.
             Unregistered: If the collection was unregistered before; the rows were not appended.
@@ -179,6 +195,8 @@ class Appenders:
     ) -> None:
         """Start the writer of an append-only collection; do nothing if the writer runs already.
 
+        The writer of a table that was dropped since makes way for one of the table that has the name now.
+
         What the applied declaration says about rows that come in holds for every commit. The arguments may ask for more
         than the declaration, and say everything about a collection that is not declared.
 
@@ -201,9 +219,10 @@ class Appenders:
                 f"{name!r} is a system collection: rows that were staged for it could be neither listed nor flushed",
                 hint="register it to reject rows",
             )
-        if name in self._tasks:
+        if (present := self._tasks.get(name)) is not None and not present.is_dropped():
             log.error("collection %s is registered already", name)
             return
+        self.unregister(name)
         shard = self.shards.open(name, namespace)
         check_append_only(shard.load(), name)
         own = Rules.asked(stage_when_read_only=on_read_only is OnReadOnly.STAGE, expect=expect, status=status)

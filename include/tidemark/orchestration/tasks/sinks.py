@@ -14,6 +14,7 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from tidemark.clock import SystemClock
 from tidemark.entry_points import record, recording_failure
+from tidemark.errors import UsageError
 from tidemark.orchestration.connections import with_source_connections
 from tidemark.orchestration.preflight import check_spark, load_checked_settings
 from tidemark.orchestration.results import results_of, show, sink_asset
@@ -43,6 +44,11 @@ def list_sinks(params: Mapping[str, Any] | None = None, ti: Any = None) -> list[
         from tidemark.sinks.large_loads import choose_large_loads  # noqa: PLC0415
         from tidemark.sinks.run import choose_sinks  # noqa: PLC0415
 
+        if unknown := [name for name in params or {} if name != "sinks"]:  # Airflow takes any: all sinks would run
+            raise UsageError(
+                f"run_sinks has no param {', '.join(map(repr, unknown))}",
+                hint='the names of sinks are in `sinks`, as in {"sinks": ["copies"]}; without it, all run',
+            )
         names, clock = (params or {}).get("sinks") or [], SystemClock()
         with recording_failure(settings, "sink", names, clock=clock):
             deployment = replace(deployment_of(with_source_connections(settings)), asked_for=frozenset(names))

@@ -50,6 +50,8 @@ _SMALL_ROWS = 65_536  # of a log's file, which the next updates are written toge
 class FilesTarget(PartedTarget):
     """Implements ``PartedTarget``."""
 
+    may_be_away = True
+
     def __init__(self, sink: SinkDeclaration, place: FileFolder, path: Path) -> None:
         super().__init__(sink)
         self.title = f"files in {str(path)!r}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import NotInstalledError, RESTError
+from sqlalchemy import make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from tidemark.errors import ConfigurationInvalid, Unreachable
@@ -18,6 +20,7 @@ from tidemark.settings import CATALOG_PREFIX, Settings
 from tidemark.sinks.targets.batches import file_gone
 
 LOST = (SQLAlchemyError, RESTError, OSError)  # what pyiceberg raises when a catalog, or a store, does not answer
+EXAMPLE_URI = "sqlite:////data/lake.db"
 _POSTGRESQL = "postgresql://"
 
 
@@ -50,19 +53,41 @@ def check_name(catalog: str, table: str, settings: Settings) -> None:
 
 
 def open_target_catalog(name: str, settings: Settings) -> Catalog:
-    """Open the catalog. Raises ``ConfigurationInvalid`` if it is not set, or pyiceberg cannot use its properties."""
+    """Open the catalog.
+
+    Raises:
+        ConfigurationInvalid: If the catalog is not set, or pyiceberg cannot use its properties.
+        Unreachable: If the folder of an SQLite catalog is not there.
+    """
     if name == CATALOG_NAME:
         return open_catalog(settings)
     properties = catalog_properties(name, settings)
     try:
+        _check_folder(name, properties.get("uri", ""))
         return load_catalog(name, **properties)
     except LOST:
         raise
     except (ValueError, KeyError, NotInstalledError, ImportError) as error:
+        if "uri" not in properties:  # not before: some types need none
+            variable = f"{CATALOG_PREFIX}{name.upper()}_URI"
+            raise ConfigurationInvalid(
+                f"the URI of the catalog {name!r} is not set", hint=f"set {variable}, for example to {EXAMPLE_URI}"
+            ) from error
         raise ConfigurationInvalid(
             f"the catalog {name!r} cannot be opened: {first_line(error)}",
             hint=f"check the variables {CATALOG_PREFIX}{name.upper()}_…: they are the catalog properties of pyiceberg",
         ) from error
+
+
+def _check_folder(name: str, uri: str) -> None:
+    """Raise ``Unreachable`` if the database of an SQLite catalog cannot be made, because its folder is not there."""
+    if uri.startswith("sqlite"):
+        path = Path(make_url(uri).database or "")
+        if not (path.parent.is_dir() or str(path).startswith("file:")):
+            raise Unreachable(
+                f"the catalog {name!r}: the folder of its SQLite database {str(path)!r} does not exist",
+                hint=f"make the folder {str(path.parent)!r}, or mount it: SQLite makes no folders",
+            )
 
 
 def catalog_properties(name: str, settings: Settings) -> dict[str, str]:

@@ -49,7 +49,11 @@ def connection_options(name: str, settings: Settings) -> dict[str, Any]:
     """
     login = find_login(name, settings.connections)
     variable = f"TIDEMARK_SOURCE_{name.upper()}_URL"
-    uri = (login.url or "").removeprefix(JDBC)
+    if login.url is None:
+        raise ConfigurationInvalid(
+            f"the URL of the connection {name!r} is not set", hint=f"set {variable} as in {EXAMPLE_URL}"
+        )
+    uri = login.url.removeprefix(JDBC)
     if not uri.startswith(_POSTGRESQL):
         raise ConfigurationInvalid(
             f"the connection {name!r} is not one to PostgreSQL, the only database that sinks write to",
