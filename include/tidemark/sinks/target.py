@@ -42,7 +42,6 @@ class Target(ABC):
     """
 
     title: str  # as messages name the target; without secrets
-    may_be_away: ClassVar[bool] = False  # whether the place may look empty while it is somewhere else: not mounted
     reloads: ClassVar[bool] = True  # whether ``load`` takes the place of rows that the sink has written, too
 
     def __init__(self, sink: SinkDeclaration) -> None:
@@ -65,15 +64,17 @@ class Target(ABC):
     def look(self) -> Progress | None:
         """Return the progress, without claiming the target; None if no sink ever wrote there."""
 
+    def looks_away(self) -> bool:
+        """Tell whether the place is as empty as one that is not mounted, and no sink ever wrote there; asks anew."""
+        return False
+
     def refuse_away(self, found: Progress | None, holds: Mapping[str, Hold]) -> None:
         """Raise ``Unreachable`` if ``look`` found nothing in a place that looks empty while it is not mounted.
 
         ``holds`` are those of the collection. A run claims the target first, and takes the hold second; a drop releases
-        the hold. So the hold of a sink says that the sink has written to its target. The target is asked again: another
-        run may have written since ``found``.
+        the hold. So the hold of a sink says that the sink has written to its target.
         """
-        held = holds.get(self.sink.hold)
-        if self.may_be_away and held is not None and found is None and self.look() is None:
+        if found is None and (held := holds.get(self.sink.hold)) is not None and self.looks_away():
             raise Unreachable(
                 f"{self.title}: nothing of the sink {self.sink.name!r} is there, which has written there before, and "
                 f"holds history since {moment_text(held.since)}",

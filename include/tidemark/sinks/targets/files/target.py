@@ -50,8 +50,6 @@ _SMALL_ROWS = 65_536  # of a log's file, which the next updates are written toge
 class FilesTarget(PartedTarget):
     """Implements ``PartedTarget``."""
 
-    may_be_away = True
-
     def __init__(self, sink: SinkDeclaration, place: FileFolder, path: Path) -> None:
         super().__init__(sink)
         self.title = f"files in {str(path)!r}"
@@ -91,6 +89,10 @@ class FilesTarget(PartedTarget):
         with reaching():
             found = self._folder.read()
         return None if found is None else found.progress
+
+    def looks_away(self) -> bool:
+        with reaching():
+            return self._folder.read() is None
 
     def inspect(self, columns: tuple[SinkColumn, ...]) -> None:
         self._check_layout(columns)
