@@ -102,15 +102,17 @@ class SinkMachine(LifeMachine):
             self.run_beside(name, point, event, wanted)
 
     def point_of(self, name: str, point: str) -> str:
-        written, committed = TARGET_POINTS[self.sinks[name].to.form]
+        *_, written, committed = TARGET_POINTS[self.sinks[name].to.form]
         return {"sink.TARGET-written": written, "sink.TARGET-committed": committed}.get(point, point)
 
     def run_beside(self, name: str, point: str, event: str, wanted: dict[int, str | None]) -> None:
         point = self.point_of(name, point)
         if point == WAITING and event not in NOT_LOCKED_OUT:
             point = "sink.claimed"
+        self.is_running = True
         with interrupted_at(point, lambda: self.meanwhile(name, event, wanted), must_reach=False) as failures:
             report = self.run_once(name)
+        self.is_running = False
         assert not failures or event == "lose", failures
         if event == "overtake" and report.error is None:
             self.check(name, self.run_once(name))
