@@ -6,7 +6,7 @@ A branch task does the small work and returns the result of ``hand_on``; the Spa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,6 +62,19 @@ def hand_on(
     push(done, left, ti=ti)
     ti.xcom_push(key=SPARK_ARGUMENTS, value=list(spark_arguments))
     return tasks if left else tasks[:1]
+
+
+def finish(settings: Settings, done: Report, *, ti: Any, among: Collection[str] | None = None) -> dict[str, Any]:
+    """Record and keep the report of a task that does all the work itself, and return the report.
+
+    ``among`` is as in ``keep_last_report``. Raises ``AirflowException`` if the work failed, as ``hand_on``.
+    """
+    record(settings, done, clock=SystemClock())
+    report = done.to_json()
+    keep_last_report(settings, ti.dag_id, report, among=among)
+    if failure := application_failure(done.exit_code, report, may_retry=ti.try_number <= ti.max_tries):
+        raise failure
+    return report
 
 
 def push(done: Report, left: Sequence[str], *, ti: Any) -> None:

@@ -13,7 +13,7 @@ from tidemark.clock import Clock
 from tidemark.collections.declarations.sink import SinkDeclaration
 from tidemark.collections.deployment import Applied, AppliedSink, Deployment, Mode
 from tidemark.collections.holds import moment_text
-from tidemark.collections.isolation import run_one_by_one
+from tidemark.collections.isolation import run_one_by_one, skipped
 from tidemark.collections.mode import read_mode
 from tidemark.collections.schema.renaming import refuse_if_pending
 from tidemark.errors import CatalogOutOfSync, Dropped, HistoryGone, NotPossible, UnknownCollection, UnknownSink
@@ -21,7 +21,7 @@ from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shards import Shards
-from tidemark.report import SKIPPED_BECAUSE, CollectionReport, Outcome, Report
+from tidemark.report import CollectionReport, Outcome, Report
 from tidemark.settings import Settings
 from tidemark.sinks.carrying import DECLARE_AGAIN, Carrying, StartSpark, follow, has_news, load
 from tidemark.sinks.history import is_applied, refuse_dropped
@@ -90,22 +90,18 @@ def run_sink(
         Dropped: If the sink was dropped, whoever has its name now; the target keeps no progress of the sink.
     """
     if read_mode(deployment) is Mode.READ_ONLY:
-        return _skipped(f"deployment {deployment.generation} is read-only: the one that leads runs the sinks")
+        return skipped(f"deployment {deployment.generation} is read-only: the one that leads runs the sinks")
     with taking_turn(deployment.settings, applied) as other:
         if not is_applied(deployment, applied):  # after the lease began, which a drop looks for after the catalog
-            return _skipped("the sink was dropped after it was chosen to run")
+            return skipped("the sink was dropped after it was chosen to run")
         if other is not None:
             since = moment_text(other.began_ms)
-            return _skipped(f"another run of the sink is under way since {since}, in {other.writer}")
+            return skipped(f"another run of the sink is under way since {since}, in {other.writer}")
         report = _run_in_turn(shards, applied, deployment=deployment, open_target=open_target, start_spark=start_spark)
     if not isinstance(report.upper, int) or not report.upper:
         return report
     changed = shards.open(applied.collection).load().state.changed
     return replace(report, details={**report.details, "lag_ms": lag_ms(report.upper, changed, now_ms=clock.now_ms())})
-
-
-def _skipped(why: str) -> CollectionReport:
-    return CollectionReport(outcome=Outcome.SKIPPED, details={SKIPPED_BECAUSE: why})
 
 
 def _run_in_turn(

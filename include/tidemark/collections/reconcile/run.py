@@ -16,7 +16,7 @@ from tidemark.clock import Clock, SystemClock
 from tidemark.collections.declarations.collection import Declaration, Kind, OnStaleInput
 from tidemark.collections.declarations.files import sort_by_inputs
 from tidemark.collections.deployment import Deployment, Mode
-from tidemark.collections.isolation import find_resting, isolate
+from tidemark.collections.isolation import find_resting, isolate, skipped
 from tidemark.collections.mode import join_to_write, read_mode
 from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile.reconciliation import Reconciliation
@@ -132,8 +132,7 @@ def skip_stale(declaration: Declaration, inputs: Mapping[str, CollectionReport])
     stale = [name for name, report in inputs.items() if report.error or SKIPPED_BECAUSE in report.details]
     if not stale or declaration.on_stale_input is OnStaleInput.GO_ON:
         return None
-    reason = f"it reads {', '.join(stale)}, which this run could not make equal to its source"
-    return CollectionReport(outcome=Outcome.SKIPPED, details={SKIPPED_BECAUSE: reason})
+    return skipped(f"it reads {', '.join(stale)}, which this run could not make equal to its source")
 
 
 def fence_earlier_tries(shards: Shards, names: Iterable[str], deployment: Deployment) -> None:

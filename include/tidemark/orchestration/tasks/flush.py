@@ -10,14 +10,14 @@ from airflow.sdk import TriggerRule, task
 
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
-from tidemark.entry_points import record, recording_failure
+from tidemark.entry_points import recording_failure
 from tidemark.frontier import frontier_json
 from tidemark.iceberg.shard.ledger import Ledger, with_forwarded
 from tidemark.orchestration.connections import load_settings, with_source_connections
+from tidemark.orchestration.driver_or_spark import finish
 from tidemark.orchestration.preflight import check_spark, load_checked_settings
-from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failure, ending_task
+from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 from tidemark.orchestration.sensors.mode import see_mode
-from tidemark.orchestration.spark_application import keep_last_report
 from tidemark.orchestration.tasks.verify_flush import FlushedCollection, StagedCollection, verify
 from tidemark.report import SKIPPED_BECAUSE
 from tidemark.settings import Settings
@@ -124,12 +124,7 @@ def flush_without_jvm(names: list[str], ti: Any = None) -> dict[str, Any]:
         settings = load_checked_settings()
         deployment = deployment_of(with_source_connections(settings))  # what is staged may go to a buffer
         done = flush_all(Shards.connect(settings), deployment, names, clock=SystemClock())
-    record(settings, done, clock=SystemClock())
-    report = done.to_json()
-    keep_last_report(settings, ti.dag_id, report)
-    if failure := application_failure(done.exit_code, report, may_retry=ti.try_number <= ti.max_tries):
-        raise failure
-    return report
+    return finish(settings, done, ti=ti)
 
 
 @task(trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS, retry_policy=RETRY_POLICY)

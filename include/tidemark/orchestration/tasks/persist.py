@@ -13,12 +13,10 @@ from typing import Any
 from airflow.sdk import task
 
 from tidemark.clock import SystemClock
-from tidemark.entry_points import record
 from tidemark.orchestration.connections import with_source_connections
-from tidemark.orchestration.driver_or_spark import check_left, hand_on, push
+from tidemark.orchestration.driver_or_spark import check_left, finish, hand_on, push
 from tidemark.orchestration.preflight import check_spark, load_checked_settings
-from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failure, ending_task
-from tidemark.orchestration.spark_application import keep_last_report
+from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 from tidemark.report import Report
 
 log = logging.getLogger(__name__)
@@ -80,12 +78,7 @@ def replay(params: Mapping[str, Any] | None = None, ti: Any = None) -> dict[str,
         chosen = [deployment.registry.get(params["replay"])]
         shards, who = Shards.connect(settings), f"{ti.dag_id} {ti.run_id}"
         done = replay_all(shards, deployment, chosen, request, clock=SystemClock(), who=who)
-    record(settings, done, clock=SystemClock())
-    report = done.to_json()
-    keep_last_report(settings, ti.dag_id, report)
-    if failure := application_failure(done.exit_code, report, may_retry=ti.try_number <= ti.max_tries):
-        raise failure
-    return report
+    return finish(settings, done, ti=ti)
 
 
 def persist_arguments(names: Sequence[str], params: Mapping[str, Any]) -> list[str]:

@@ -13,19 +13,13 @@ from airflow.sdk import AssetAlias, task
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from tidemark.clock import SystemClock
-from tidemark.entry_points import record, recording_failure
+from tidemark.entry_points import recording_failure
 from tidemark.errors import UsageError
 from tidemark.orchestration.connections import with_source_connections
+from tidemark.orchestration.driver_or_spark import finish
 from tidemark.orchestration.preflight import check_spark, load_checked_settings
 from tidemark.orchestration.results import results_of, show, sink_asset
-from tidemark.orchestration.retry_policy import (
-    LIGHT_RETRIES,
-    LIGHT_RETRY_DELAY,
-    RETRY_POLICY,
-    application_failure,
-    ending_task,
-)
-from tidemark.orchestration.spark_application import keep_last_report
+from tidemark.orchestration.retry_policy import LIGHT_RETRIES, LIGHT_RETRY_DELAY, RETRY_POLICY, ending_task
 
 SINKS = AssetAlias("tidemark_sinks")  # which sinks there are is known at run time only
 FACTS = ("outcome", "lower", "upper", "inserted", "retracted", "generation")
@@ -97,12 +91,7 @@ def run_sink(
         deployment = note_lost_runs(deployment, chosen, clock=clock)
         done = settle(deployment, run_sinks(Shards.connect(settings), deployment, chosen, clock=clock))
         done = with_gone(done, gone)
-    record(settings, done, clock=clock)
-    report = done.to_json()
-    keep_last_report(settings, ti.dag_id, report, among=known)
-    if failure := application_failure(done.exit_code, report, may_retry=ti.try_number <= ti.max_tries):
-        raise failure
-    (result,) = results_of(report)
+    (result,) = results_of(finish(settings, done, ti=ti, among=known))
     return _show(result, outlet_events)
 
 
