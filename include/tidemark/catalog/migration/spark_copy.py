@@ -181,7 +181,8 @@ class SparkCopy:
         )
         batch = f"{self.fences.stash_epoch}-{self.fences.persist_epoch}"
         branch = branch_name(generation=self.settings.generation, writer=_WRITER, batch=batch)
-        return stage(self.shard, rows, branch=branch)
+        rows = rows.sortWithinPartitions(*ITEM[:2])  # so the indexes of the stash grow in order
+        return stage(self.shard, rows, branch=branch, keeps_order=True)
 
     def _checked_head(self) -> tuple[ShardHead, int]:
         """Return the head and the upper of the persist catalog; refuse the fence of another open."""
