@@ -107,6 +107,7 @@ PURE = [
     "tidemark.catalog.deployment.registry",
     "tidemark.catalog.deployment.deployment",
     "tidemark.catalog.opening.dry_run",
+    "tidemark.storage.board",
     "tidemark.storage.commands",
     "tidemark.storage.effects",
     "tidemark.storage.order",

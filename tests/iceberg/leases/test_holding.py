@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.leases import leases_of, live_operations, run_sql, wait_for
-from tidemark.iceberg.leases import table
+from tidemark.iceberg.leases import statements
 from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.leases.protection import protect_writers
 from tidemark.iceberg.leases.watching import end_lapsed
@@ -59,7 +59,7 @@ def test_an_older_store_gets_the_table_from_the_first_writer_and_not_from_a_read
 
 
 def test_nothing_is_written_to_a_copy_that_can_only_be_read(store: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "is_read_only", lambda _: True)  # the tests may run as root, who may write anywhere
+    monkeypatch.setattr(statements, "is_read_only", lambda _: True)  # the tests may run as root, who may write anywhere
     before = store.catalog_path.read_bytes()
     with holding(store, "append"):
         assert leases_of(store) == []

@@ -10,7 +10,7 @@ import pytest
 from tests.support.crash import Started, die_at, start
 from tests.support.leases import compute, leased, leases_of, live_operations, wait_for
 from tidemark.fail_points import FAIL_POINT_EXIT
-from tidemark.iceberg.leases import table
+from tidemark.iceberg.leases import statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,7 +56,7 @@ def test_a_process_that_dies_once_it_has_made_the_table_leaves_an_empty_one(
     any_store: Settings, tmp_path: Path
 ) -> None:
     arguments = (any_store, "reconcile", ("planes",), tmp_path / "end")
-    assert die_at(table.FAIL_POINTS[0], compute, *arguments) == FAIL_POINT_EXIT
+    assert die_at(statements.FAIL_POINTS[0], compute, *arguments) == FAIL_POINT_EXIT
     assert leases_of(any_store) == []
     with leased(any_store, "reconcile", ("planes",)):
         assert live_operations(any_store) == {"reconcile"}

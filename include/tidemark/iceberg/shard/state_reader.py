@@ -96,7 +96,7 @@ def _read_locations(settings: Settings, namespace: str, *names: str) -> dict[str
     return dict(ask_catalog(settings, query, (CATALOG_NAME, namespace, *names)))
 
 
-def ask_catalog(settings: Settings, query: str, values: tuple[str, ...]) -> list[tuple[Any, ...]]:
+def ask_catalog(settings: Settings, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
     """Return the rows of ``query``, with ``{0}`` for each of ``values``; none if the table, or the file, is not there.
 
     Raises ``Unreachable`` if the catalog's database does not answer within ``settings.connect_timeout_s``.
@@ -105,7 +105,7 @@ def ask_catalog(settings: Settings, query: str, values: tuple[str, ...]) -> list
     return ask(settings, query, values)
 
 
-def _query_sqlite(settings: Settings, query: str, values: tuple[str, ...]) -> list[tuple[Any, ...]]:
+def _query_sqlite(settings: Settings, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
     path = settings.catalog_path
     if not path.exists():
         return []
@@ -120,7 +120,7 @@ def _query_sqlite(settings: Settings, query: str, values: tuple[str, ...]) -> li
         ) from error
 
 
-def _query_postgres(settings: Settings, query: str, values: tuple[str, ...]) -> list[tuple[Any, ...]]:
+def _query_postgres(settings: Settings, query: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
     import psycopg  # noqa: PLC0415  # the embedded case does without it
 
     try:

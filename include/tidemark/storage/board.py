@@ -1,0 +1,80 @@
+"""The board: small levels that storage workers show each other, such as who lives, and how far somebody came.
+
+A level replaces the one before it at its place, and may be lost: nothing durable hangs on it. The board is a table
+beside Iceberg's own in the catalog's database.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tidemark.iceberg.leases.statements import CatalogStatements
+from tidemark.settings import Settings
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS tidemark_storage (
+    place VARCHAR(200) PRIMARY KEY, life BIGINT NOT NULL, number BIGINT NOT NULL, value TEXT NOT NULL,
+    written_ms BIGINT NOT NULL
+)
+"""
+_COLUMNS = "place, life, number, value, written_ms"
+_PUT = (
+    f"INSERT INTO tidemark_storage ({_COLUMNS}) VALUES ({{0}}, {{0}}, {{0}}, {{0}}, {{now}}) "  # noqa: S608 - our own text
+    "ON CONFLICT (place) DO UPDATE SET life = excluded.life, number = excluded.number, value = excluded.value, "
+    "written_ms = excluded.written_ms "
+    "WHERE (excluded.life, excluded.number) > (tidemark_storage.life, tidemark_storage.number)"
+)
+_BEGINS = "substr(place, 1, {0}) = {0}"  # not LIKE, which has patterns, and takes `A` for `a` in SQLite
+_READ = f"SELECT {{now}}, {_COLUMNS} FROM (SELECT 1) AS one LEFT JOIN tidemark_storage ON {_BEGINS}"  # noqa: S608
+_REMOVE = f"DELETE FROM tidemark_storage WHERE {_BEGINS}"  # noqa: S608
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What stands at a place of the board."""
+
+    place: str
+    life: int
+    number: int
+    value: Mapping[str, Any]
+    written_ms: int  # of the clock of the database
+
+
+class Board:
+    """The board, as one thread reads and writes it.
+
+    ``put`` and ``remove`` may raise one of ``failures``: the database is away, busy, or cannot be written.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._statements = CatalogStatements(settings, table=_TABLE, application="tidemark-storage")
+        self.failures, self.close = self._statements.failures, self._statements.close
+
+    def put(self, place: str, value: Mapping[str, Any], *, life: int = 0, number: int = 0) -> bool:
+        """Store ``value``, unless the same or a later ``(life, number)`` stands there; return whether it was stored.
+
+        The database compares and sets in one step: of several writers of one number, the first wins.
+        """
+        return self._statements.execute(_PUT, place, life, number, json.dumps(dict(value))) > 0
+
+    def read(self, prefix: str = "") -> tuple[list[Entry], int]:
+        """Return what stands at the places that begin with ``prefix``, sorted by place, and the database's time in ms.
+
+        A store in which nobody has put anything yet has no entries, and the time 0.
+
+        Raises ``Unreachable`` if the database does not answer.
+        """
+        rows = self._statements.query(_READ, len(prefix), prefix)
+        entries = [
+            Entry(place, life, number, json.loads(value), written_ms)
+            for _, place, life, number, value, written_ms in rows
+            if place is not None
+        ]
+        return sorted(entries, key=lambda entry: entry.place), rows[0][0] if rows else 0
+
+    def remove(self, prefix: str) -> None:
+        """Remove what stands at the places that begin with ``prefix``."""
+        self._statements.execute(_REMOVE, len(prefix), prefix)
