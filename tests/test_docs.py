@@ -16,7 +16,9 @@ from pyiceberg.types import IntegerType, NestedField, StringType
 from tests.support.events import create_events, switch
 from tests.support.homes import Home
 from tidemark.collections.declarations.lifecycle import LifecycleRules
+from tidemark.collections.declarations.sink import SinkDeclaration
 from tidemark.collections.deployment import Mode
+from tidemark.collections.sources.formats.buffer import MOST_ENTRIES
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
@@ -36,8 +38,12 @@ PLANES = Schema(
 PAGES = sorted(PROJECT_ROOT.glob("*.md")) + sorted((PROJECT_ROOT / "docs").glob("*.md"))
 
 
+def page_text(page: str) -> str:
+    return (PROJECT_ROOT / "docs" / page).read_text(encoding="utf-8")
+
+
 def python_blocks(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (PROJECT_ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", page_text(page), re.DOTALL)
 
 
 @pytest.fixture
@@ -122,6 +128,19 @@ def test_the_rules_of_a_lifecycle_are_all_there_with_their_defaults() -> None:
         name: "none" if value is None else f"`{json.dumps(value).strip(chr(34))}`" for name, value in defaults.items()
     }
     assert dict(told) == texts
+
+
+def test_the_page_on_sinks_has_all_fields_of_a_declaration_and_their_defaults() -> None:
+    told = dict(re.findall(r"^\| `(\w+)[`:].*?(?:default `?(\w+)`?)? \|$", page_text("sinks.md"), re.MULTILINE))
+    fields = {info.alias or name: info.get_default() for name, info in SinkDeclaration.model_fields.items()}
+    assert [name for name in fields if name not in {*told, "name"}] == []
+    assert {name: told[name] for name in ("warn_after", "spark_from_rows")} == {
+        name: str(fields[name]) for name in ("warn_after", "spark_from_rows")
+    }
+
+
+def test_the_table_of_what_runs_all_the_time_has_the_defaults() -> None:
+    assert f"| `source.most_entries`, beside `every` | `{MOST_ENTRIES}` |" in page_text("declare.md")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

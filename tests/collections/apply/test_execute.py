@@ -115,6 +115,22 @@ def test_rows_with_event_times_bear_the_numbers_of_their_entries(place: Home, tm
     assert apply(place, old + new) == []
 
 
+@pytest.mark.parametrize("kind", ["append-only", "latest, key: [a]"])
+def test_storage_workers_take_an_ingestion_over_and_leave_it_without_a_touch_of_its_table(
+    place: Home, tmp_path: Path, kind: str
+) -> None:
+    def declared(more: str) -> str:
+        buffer = f"source: {{buffer: '{(tmp_path / 'writes').as_uri()}'{more}}}"
+        return f"  it: {{kind: {kind}, schema: 'a int', {buffer}}}\n"
+
+    apply(place, declared(""))
+    before = place.shard("it").load().table.metadata_location
+    for more in (", every: 5s", ", every: 1m, most_entries: 9", ""):
+        assert apply(place, declared(more)) == ["it: change source"]
+        assert apply(place) == []
+    assert place.shard("it").load().table.metadata_location == before
+
+
 def test_columns_evolve_and_rows_stay(place: Home) -> None:
     apply(place, table("id int, x string, f float, d decimal(5,2), gone int"))
     shard = place.shards.open("it")

@@ -74,6 +74,10 @@ def test_what_is_watched_can_be_altered_and_what_is_written_cannot(place: Home) 
     assert str(plan.steps[0]) == "change warn_after"
     after = place.registry.read().sinks["copies"]
     assert (after.id, after.declaration.warn_after) == (before.id, "3d")
+    plan = apply(place, f"  copies: {{from: events, mode: mirror, {TO}, warn_after: 3d, every: 5s}}")
+    assert str(plan.steps[0]) == "change every"
+    after = place.registry.read().sinks["copies"]
+    assert (after.id, after.declaration.every_ms) == (before.id, 5_000)
     assert apply(
         place, "  copies: {from: events, mode: mirror, to: {connection: pg, table: copies, existing: replace}}"
     )

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from tidemark.collections.declarations.append_only import ColumnNames, Duration, duration_ms
 from tidemark.collections.declarations.collection import Declaration, Kind, Name
-from tidemark.collections.sources.formats.buffer import BufferPlace
+from tidemark.collections.sources.formats.buffer import BufferPlace, Pace, pace_ms
 from tidemark.collections.sources.formats.source import IDENTIFIER, Strict, absolute_path
 from tidemark.errors import UsageError
 
@@ -161,10 +161,15 @@ class SinkDeclaration(Strict):
     key: ColumnNames | None = None  # None: the key of the collection
     warn_after: Duration = "1d"  # the age of the kept history at which somebody should look
     spark_from_rows: Annotated[int, Field(ge=1)] = 100_000_000  # a first load of so many rows is for many processes
+    every: Pace | None = None  # how often a storage worker runs the sink; None: the scheduled DAG alone does
 
     @property
     def warn_after_ms(self) -> int:
         return duration_ms(self.warn_after)
+
+    @property
+    def every_ms(self) -> int | None:
+        return pace_ms(self.every)
 
     @property
     def key_columns(self) -> tuple[str, ...]:
