@@ -46,7 +46,8 @@ def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from tidemark.collections.append.forward import check_before_spark  # noqa: PLC0415
     from tidemark.collections.append.interval import append_all, append_small, choose_appended  # noqa: PLC0415
-    from tidemark.collections.objects.gone import choose_present, with_gone  # noqa: PLC0415
+    from tidemark.collections.isolation import with_skipped  # noqa: PLC0415
+    from tidemark.collections.objects.gone import choose_present  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 
@@ -59,9 +60,9 @@ def append(arguments: argparse.Namespace, settings: Settings, clock: SystemClock
     whole = dict.fromkeys(others, parse_interval(*arguments.interval)) if arguments.interval else {}
     check_before_spark(chosen, deployment)
     if not chosen:
-        return with_gone(append_small(shards, deployment, [], {}, clock=clock)[0], gone)
+        return with_skipped(append_small(shards, deployment, [], {}, clock=clock)[0], gone)
     with spark_session(settings, app_name="tidemark-append") as spark:
-        return with_gone(append_all(spark, shards, deployment, chosen, own | whole, clock=clock), gone)
+        return with_skipped(append_all(spark, shards, deployment, chosen, own | whole, clock=clock), gone)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ def main(argv: Sequence[str]) -> int:
 
 def persist(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
     deployment = join_deployment(settings)  # before the seconds that it takes to import pyiceberg and pyspark
-    from tidemark.collections.objects.gone import choose_present, with_gone  # noqa: PLC0415
+    from tidemark.collections.isolation import with_skipped  # noqa: PLC0415
+    from tidemark.collections.objects.gone import choose_present  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.ingest.persist.persist import SMALL_ROWS, Engine, choose_persisted, persist_all  # noqa: PLC0415
 
@@ -46,7 +47,7 @@ def persist(arguments: argparse.Namespace, settings: Settings, clock: SystemCloc
         small = SMALL_ROWS if arguments.small_rows is None else arguments.small_rows
         engine = Engine(start_spark=start_spark, everything=arguments.now, small_rows=small)
         report, _ = persist_all(Shards.connect(settings), deployment, chosen, clock=clock, engine=engine)
-    return with_gone(report, gone)
+    return with_skipped(report, gone)
 
 
 if __name__ == "__main__":

@@ -42,23 +42,26 @@ def ingest(arguments: argparse.Namespace, settings: Settings, clock: SystemClock
 
     silent = check_at_start(settings)  # before the seconds that it takes to import pyiceberg and pyspark
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
-    from tidemark.collections.objects.gone import choose_present, with_gone  # noqa: PLC0415
+    from tidemark.collections.isolation import with_skipped  # noqa: PLC0415
+    from tidemark.collections.objects.gone import choose_present  # noqa: PLC0415
     from tidemark.collections.system.suspension import settle  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
     from tidemark.ingest.ingest import Engine  # noqa: PLC0415
     from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
+    from tidemark.storage.running import leave_to_workers  # noqa: PLC0415
 
     shards = Shards.connect(settings)
     deployment = replace(
         deployment_of(settings), asked_for=frozenset(arguments.names if arguments.retry_suspended else ())
     )
     chosen, gone = choose_present(choose_ingested, deployment, arguments.names)
+    chosen, on_workers = leave_to_workers(deployment, chosen, arguments.names)
     with spark_on_demand(settings, app_name="tidemark-ingest") as start_spark:
         small = SMALL_ENTRIES if arguments.small_entries is None else arguments.small_entries
         engine = Engine(start_spark=start_spark, max_entries=arguments.max_entries, small_entries=small)
         report, _ = ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)
-    return with_gone(settle(deployment, report), gone)
+    return with_skipped(settle(deployment, report), {**gone, **on_workers})
 
 
 if __name__ == "__main__":

@@ -32,18 +32,21 @@ def main(argv: Sequence[str]) -> int:
 def run(arguments: argparse.Namespace, settings: Settings, clock: SystemClock) -> Report:
     # Before the seconds that it takes to import pyiceberg and pyspark. Whoever chose the names left out those at rest.
     deployment = replace(join_deployment(settings), asked_for=frozenset(arguments.names))
-    from tidemark.collections.objects.gone import choose_present, with_gone  # noqa: PLC0415
+    from tidemark.collections.isolation import with_skipped  # noqa: PLC0415
+    from tidemark.collections.objects.gone import choose_present  # noqa: PLC0415
     from tidemark.collections.system.suspension import settle  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.sinks.lost_runs import note_lost_runs  # noqa: PLC0415
     from tidemark.sinks.run import choose_sinks, run_sinks  # noqa: PLC0415
     from tidemark.spark.session import spark_on_demand  # noqa: PLC0415
+    from tidemark.storage.running import leave_to_workers  # noqa: PLC0415
 
     chosen, gone = choose_present(choose_sinks, deployment, arguments.names)
+    chosen, on_workers = leave_to_workers(deployment, chosen, arguments.names)
     deployment, shards = note_lost_runs(deployment, chosen, clock=clock), Shards.connect(settings)
     with spark_on_demand(settings, app_name="tidemark-sinks") as start_spark:
         report = settle(deployment, run_sinks(shards, deployment, chosen, clock=clock, start_spark=start_spark))
-    return with_gone(report, gone)
+    return with_skipped(report, {**gone, **on_workers})
 
 
 if __name__ == "__main__":

@@ -113,6 +113,7 @@ PURE = [
     "tidemark.storage.order",
     "tidemark.storage.history",
     "tidemark.storage.reconciliation",
+    "tidemark.storage.running",
     "tidemark.storage.worker",
     "tidemark.storage.controller",
 ]

@@ -92,30 +92,45 @@ def test_reports_that_cannot_be_are_refused() -> None:
         controller.compact("x", 3)
 
 
-def test_what_should_run_is_every_ingestion_and_sink_that_does_not_rest() -> None:
-    source = {"buffer": "memory:x"}
+def test_what_should_run_declares_how_often_and_does_not_rest() -> None:
+    source = {"buffer": "memory:x", "every": "5s"}
+    sources = {"orders": source, "paused": source, "later": source, "rare": {"buffer": "memory:x"}}
+    fields = {"orders": {"kind": "latest", "key": ["a"]}}
     declarations = {
-        name: Declaration.model_validate({"name": name, "kind": "append-only", "source": source, "schema": "a bigint"})
-        for name in ("orders", "paused", "later")
+        name: Declaration.model_validate(
+            {"name": name, "kind": "append-only", "source": each, "schema": "a bigint", **fields.get(name, {})}
+        )
+        for name, each in sources.items()
     }
-    declared = SinkDeclaration.model_validate(
-        {"name": "copy", "from": "orders", "to": {"connection": "shop", "table": "t"}, "mode": "changes"}
-    )
-    applied = Applied(declarations, sinks={"copy": AppliedSink(1, declared)})
+    sinks = {
+        name: AppliedSink(
+            id_,
+            SinkDeclaration.model_validate(
+                {"name": name, "from": "orders", "to": {"path": name}, "mode": "changes", "every": every}
+            ),
+        )
+        for id_, (name, every) in enumerate({"copy": "1m", "seldom": None}.items(), start=1)
+    }
     objects = {
         "orders": CatalogObject(StatusKind.INGESTION, 1),
         "paused": CatalogObject(StatusKind.INGESTION, 2),
         "later": CatalogObject(StatusKind.INGESTION, 3),
         "plain": CatalogObject(StatusKind.COLLECTION, 4),
         "gone": CatalogObject(StatusKind.INGESTION, 5),
+        "rare": CatalogObject(StatusKind.INGESTION, 6),
         "copy": CatalogObject(StatusKind.SINK, 1),
+        "seldom": CatalogObject(StatusKind.SINK, 2),
     }
     standings = {
         "paused": Standing(state=ObjectState.PAUSED, since_ms=0),
         "later": Standing(state=ObjectState.SUSPENDED, since_ms=0, retry_at_ms=50),
     }
-    desired = find_desired(applied, objects, standings, now_ms=49)
+    desired = find_desired(Applied(declarations, sinks=sinks), objects, standings, now_ms=49)
     assert {*desired} == {"collection-1", "sink-1"}
     assert isinstance(desired["sink-1"], Sink)
     assert desired["sink-1"].collection == "orders"
-    assert {*find_desired(applied, objects, standings, now_ms=50)} == {"collection-1", "collection-3", "sink-1"}
+    assert {*find_desired(Applied(declarations, sinks=sinks), objects, standings, now_ms=50)} == {
+        "collection-1",
+        "collection-3",
+        "sink-1",
+    }

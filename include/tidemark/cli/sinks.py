@@ -28,22 +28,25 @@ def run(names: SomeSinks = None, *, as_json: AsJson = False) -> int:
     """Carry everything that came since the last run; the first run carries the contents.
 
     Each sink asks its target how far it came, so that a run can be killed and repeated at any time. In read-only mode
-    sinks are skipped. The failure of one sink leaves the others alone.
+    sinks are skipped. The failure of one sink leaves the others alone. Sinks that storage workers run are left to them,
+    unless they are named.
 
     Spark is started only for a first load of many rows: as many as `spark_from_rows` of the sink says.
     """
     deployment, clock = replace(load_deployment(writes=True), asked_for=frozenset(names or [])), SystemClock()
-    from tidemark.collections.system.suspension import settle  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.collections.isolation import with_skipped  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.collections.system.suspension import settle  # noqa: PLC0415
     from tidemark.sinks.lost_runs import note_lost_runs  # noqa: PLC0415
     from tidemark.sinks.run import choose_sinks, run_sinks  # noqa: PLC0415
+    from tidemark.storage.running import leave_to_workers  # noqa: PLC0415
 
-    chosen = choose_sinks(deployment, names or [])
+    chosen, on_workers = leave_to_workers(deployment, choose_sinks(deployment, names or []), names or [])
     deployment = note_lost_runs(deployment, chosen, clock=clock)
     shards = connect_shards(deployment.settings)
     starting = partial(working, "Starting Spark")
     with spark_on_demand(deployment.settings, app_name="tidemark-sinks", starting=starting) as start_spark:
         report = run_sinks(shards, deployment, chosen, clock=clock, start_spark=start_spark)
-    report = settle(deployment, report)
+    report = with_skipped(settle(deployment, report), on_workers)
     code = print_report(
         report,
         ["inserted", "retracted", "target"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -130,6 +130,11 @@ def _skipped(name: str, standing: Standing) -> CollectionReport:
 def skipped(why: str) -> CollectionReport:
     """Return the report of a collection that a run leaves out."""
     return CollectionReport(outcome=Outcome.SKIPPED, details={SKIPPED_BECAUSE: why})
+
+
+def with_skipped(report: Report, left_out: Mapping[str, CollectionReport]) -> Report:
+    """Return the report, with those of what was left out before the run began."""
+    return replace(report, collections={**report.collections, **left_out})
 
 
 def _out_of_time(name: str, limit: BaseException, *, seconds: float) -> CollectionReport:

@@ -42,19 +42,21 @@ def object_id(known: CatalogObject) -> ObjectId:
 def find_desired(
     applied: Applied, objects: Mapping[str, CatalogObject], standings: Mapping[str, Standing], *, now_ms: int
 ) -> dict[ObjectId, Description]:
-    """Return the ingestions and sinks that should run: neither paused, nor suspended until a later time.
+    """Return the ingestions and sinks that declare ``every``, and are neither paused nor suspended until a later time.
 
-    Each ingestion writes one collection, its own. What is declared and not in ``objects`` was dropped in between.
+    Scheduled DAGs run the others. Each ingestion writes one collection, its own. What is declared and not in
+    ``objects`` was dropped in between.
     """
+    ingested = {name: each for name, each in applied.declarations.items() if each.every_ms is not None}
+    carried = {name: each.declaration for name, each in applied.sinks.items() if each.declaration.every_ms is not None}
     runs = {name: known for name, known in objects.items() if not _rests(standings.get(name), now_ms)}
     desired: dict[ObjectId, Description] = {}
     for name, known in runs.items():
-        if known.kind is StatusKind.INGESTION and name in applied.declarations:
+        if known.kind is StatusKind.INGESTION and name in ingested:
             id_ = object_id(known)
-            desired[id_] = Ingestion(_text(applied.declarations[name].to_json()), (id_,))
-        elif known.kind is StatusKind.SINK and name in applied.sinks:
-            sink = applied.sinks[name].declaration
-            desired[object_id(known)] = Sink(_text(sink.to_json()), sink.collection)
+            desired[id_] = Ingestion(_text(ingested[name].to_json()), (id_,))
+        elif known.kind is StatusKind.SINK and name in carried:
+            desired[object_id(known)] = Sink(_text(carried[name].to_json()), carried[name].collection)
     return desired
 
 

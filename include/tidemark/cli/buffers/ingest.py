@@ -61,7 +61,7 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
     """Ingest what waits, once: resumed by what the collections have, up to the watermarks of now.
 
     In read-only mode it is staged, for the next `flush`. Spark is started only where much waits. What fails is
-    suspended: left out for a while, unless it is named.
+    suspended: left out for a while, unless it is named; so is what storage workers ingest all the time.
     """
     from tidemark.ingest.preflight import check_at_start  # noqa: PLC0415 - help is shown without Kafka and pyiceberg
 
@@ -69,18 +69,20 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
     settings = Settings.load(os.environ)
     silent = check_at_start(settings)
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+    from tidemark.collections.isolation import with_skipped  # noqa: PLC0415
     from tidemark.collections.system.suspension import settle  # noqa: PLC0415
     from tidemark.ingest.ingest import Engine  # noqa: PLC0415
     from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
+    from tidemark.storage.running import leave_to_workers  # noqa: PLC0415
 
     deployment = replace(deployment_of(settings), asked_for=frozenset(names or []))
-    chosen = choose_ingested(deployment, names or [])
+    chosen, on_workers = leave_to_workers(deployment, choose_ingested(deployment, names or []), names or [])
     starting = partial(working, "Starting Spark")
     with spark_on_demand(settings, app_name="tidemark-ingest", starting=starting) as start_spark:
         engine = Engine(start_spark=start_spark, max_entries=max_entries)
         shards = connect_shards(settings)
         report, _ = ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)
-    report = settle(deployment, report)
+    report = with_skipped(settle(deployment, report), on_workers)
     code = _print_report(report, as_json=as_json)
     record(settings, report, clock=clock)
     return code

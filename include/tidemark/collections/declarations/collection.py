@@ -398,6 +398,11 @@ class Declaration(Strict):
         return isinstance(self.source, BufferSource)
 
     @property
+    def every_ms(self) -> int | None:
+        """How often storage workers ingest the collection; None if they leave it alone."""
+        return self.source.every_ms if isinstance(self.source, BufferSource) else None
+
+    @property
     def needs_interval(self) -> bool:
         """Whether a run needs a data interval because the source uses {start} or {end}."""
         return self.source is not None and self.source.needs_interval

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TypeVar
 
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import skipped
 from tidemark.errors import UnknownCollection
-from tidemark.report import CollectionReport, Report
+from tidemark.report import CollectionReport
 
 Chosen = TypeVar("Chosen")
 Gone = Mapping[str, CollectionReport]
@@ -34,8 +33,3 @@ def choose_present(
         return [], gone
     chosen, more = choose_present(choose, deployment, present)  # what is dropped right now
     return chosen, {**gone, **more}
-
-
-def with_gone(report: Report, gone: Gone) -> Report:
-    """Return the report, with those of the names that are gone."""
-    return replace(report, collections={**report.collections, **gone})

@@ -24,7 +24,10 @@ WITH_SPARK, LIST = "ingest_with_spark", "list_ingested"
 
 @task.branch(retry_policy=RETRY_POLICY)
 def ingest_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> list[str]:
-    """Check stores and brokers, ingest collections with few waiting entries; choose Spark for the others."""
+    """Check stores and brokers, ingest collections with few waiting entries; choose Spark for the others.
+
+    What storage workers ingest is skipped, unless a person named collections.
+    """
     from tidemark.ingest.preflight import check_at_start  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
 
     params = params or {}
@@ -32,11 +35,13 @@ def ingest_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> lis
         settings = load_settings()
         silent = check_at_start(settings)
         from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
+        from tidemark.collections.isolation import with_skipped  # noqa: PLC0415
         from tidemark.collections.system.suspension import settle  # noqa: PLC0415
         from tidemark.iceberg.shards import Shards  # noqa: PLC0415
         from tidemark.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
         from tidemark.ingest.ingest import Engine  # noqa: PLC0415
         from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
+        from tidemark.storage.running import leave_to_workers  # noqa: PLC0415
 
         named = params.get("collections") or []  # by a person, who triggers the DAG
         deployment = replace(
@@ -44,7 +49,7 @@ def ingest_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> lis
             asked_for=frozenset(named),
             time_limits=(AirflowTaskTimeout,),
         )
-        chosen = choose_ingested(deployment, named)
+        chosen, on_workers = leave_to_workers(deployment, choose_ingested(deployment, named), named)
         engine = Engine(
             max_entries=params.get("max_entries_per_run"),
             small_entries=0 if params.get("engine") == "spark" else SMALL_ENTRIES,
@@ -53,6 +58,7 @@ def ingest_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> lis
         done, left = ingest_all(shards, deployment, chosen, clock=clock, engine=engine, silent=silent)
         done, left = check_left(settle(deployment, done), left, partial(check_spark, settings))
     log.info("without a JVM: %s; left for Spark: %s", sorted(done.collections), left)
+    done = with_skipped(done, on_workers)
     arguments = ingest_arguments(left, params)
     return hand_on(settings, done, arguments, left=left, ti=ti, tasks=[LIST, WITH_SPARK])
 

@@ -30,13 +30,17 @@ _LABEL = "{{ task.op_kwargs['result']['name'] }}"
 
 @task(retry_policy=RETRY_POLICY)
 def list_sinks(params: Mapping[str, Any] | None = None, ti: Any = None) -> list[str]:
-    """Check the stores, and return the names of the sinks to run; the XCom ``LARGE`` has those for Spark."""
+    """Check the stores, and return the names of the sinks to run; the XCom ``LARGE`` has those for Spark.
+
+    The log names those that storage workers run.
+    """
     with ending_task():
         settings = load_checked_settings()
         from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 -- not needed to parse a DAG
         from tidemark.iceberg.shards import Shards  # noqa: PLC0415
         from tidemark.sinks.large_loads import choose_large_loads  # noqa: PLC0415
         from tidemark.sinks.run import choose_sinks  # noqa: PLC0415
+        from tidemark.storage.running import leave_to_workers  # noqa: PLC0415
 
         if unknown := [name for name in params or {} if name != "sinks"]:  # Airflow takes any: all sinks would run
             raise UsageError(
@@ -46,7 +50,7 @@ def list_sinks(params: Mapping[str, Any] | None = None, ti: Any = None) -> list[
         names, clock = (params or {}).get("sinks") or [], SystemClock()
         with recording_failure(settings, "sink", names, clock=clock):
             deployment = replace(deployment_of(with_source_connections(settings)), asked_for=frozenset(names))
-            chosen = choose_sinks(deployment, names)
+            chosen, _ = leave_to_workers(deployment, choose_sinks(deployment, names), names)
             large = choose_large_loads(Shards.connect(settings), deployment, chosen, clock=clock)
     ti.xcom_push(key=LARGE, value=large)
     return [applied.name for applied in chosen if applied.name not in large]
@@ -76,7 +80,8 @@ def run_sink(
     with ending_task():
         settings = load_checked_settings()
         from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 -- not needed to parse a DAG
-        from tidemark.collections.objects.gone import choose_present, with_gone  # noqa: PLC0415
+        from tidemark.collections.isolation import with_skipped  # noqa: PLC0415
+        from tidemark.collections.objects.gone import choose_present  # noqa: PLC0415
         from tidemark.collections.system.suspension import settle  # noqa: PLC0415
         from tidemark.iceberg.shards import Shards  # noqa: PLC0415
         from tidemark.sinks.lost_runs import note_lost_runs  # noqa: PLC0415
@@ -90,7 +95,7 @@ def run_sink(
         chosen, gone = choose_present(choose_sinks, deployment, [name])
         deployment = note_lost_runs(deployment, chosen, clock=clock)
         done = settle(deployment, run_sinks(Shards.connect(settings), deployment, chosen, clock=clock))
-        done = with_gone(done, gone)
+        done = with_skipped(done, gone)
     (result,) = results_of(finish(settings, done, ti=ti, among=known))
     return _show(result, outlet_events)
 

@@ -1,0 +1,56 @@
+"""Tells what live storage workers run, so that scheduled runs leave it to them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from tidemark.collections.deployment import Deployment, Mode
+from tidemark.collections.mode import read_mode
+from tidemark.report import CollectionReport
+from tidemark.settings import Settings
+from tidemark.storage.board import Board
+
+if TYPE_CHECKING:
+    from tidemark.collections.isolation import Collection
+
+log = logging.getLogger(__name__)
+
+WORKERS: Final = "worker/"  # the places of the board at which each worker says what it does
+SILENT_MS: Final = 5_000  # a worker that says nothing for longer counts as lost
+_WHY: Final = "a storage worker runs it all the time; `tidemark storage status` shows how far it has come"
+
+
+def running_on_workers(settings: Settings) -> frozenset[str]:
+    """Return the names of the collections and sinks that live storage workers run, in milliseconds.
+
+    Politeness only: a worker may have died just now, and whatever runs beside a worker is safe.
+
+    Raises ``Unreachable`` if the database does not answer.
+    """
+    with closing(Board(settings)) as board:
+        entries, now_ms = board.read(WORKERS)
+    live = [entry.value for entry in entries if now_ms - entry.written_ms <= SILENT_MS]
+    return frozenset(name for value in live for name in value.get("objects", ()))
+
+
+def leave_to_workers(
+    deployment: Deployment, chosen: Sequence[Collection], names: Sequence[str]
+) -> tuple[list[Collection], dict[str, CollectionReport]]:
+    """Return what is left of ``chosen`` for a run, and the reports of what live storage workers run, as skipped.
+
+    Nothing is left to workers if somebody gave the ``names`` to run, nor while the deployment is read-only, because
+    its workers wait then.
+
+    Raises ``Unreachable`` if the database does not answer, and as ``read_mode``.
+    """
+    from tidemark.collections.isolation import skipped  # noqa: PLC0415 - it loads pyiceberg
+
+    if names or not (running := running_on_workers(deployment.settings)) or read_mode(deployment) is Mode.READ_ONLY:
+        return list(chosen), {}
+    left = {each.name: skipped(_WHY) for each in chosen if each.name in running}
+    for name in left:
+        log.info("%s: skipped: %s", name, _WHY)
+    return [each for each in chosen if each.name not in left], left
