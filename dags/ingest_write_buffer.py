@@ -17,6 +17,8 @@ buffer, and `show_result` is skipped.
 - A collection that fails has a red `show_result`; all others go on, and what they got done is told at once. It is
   **suspended**: left out (`show_result` is skipped) for a minute, then two, four, at most an hour, and tried again by
   itself. A run with `collections` tries those at once; `tidemark status` lists all.
+- Skipped because a storage worker runs it: the collection declares `every`, and a worker is live. If none is, or the
+  deployment is read-only, it is ingested here. `tidemark storage status` shows how far it is.
 - What another try may cure (75), or another process took over (77), suspends nothing: the next run tries the collection
   again. Only if no collection got done, the task itself is tried again.
 - `HardLimit` (75): so much of a collection is open that its ingest pauses; what waits stays in the buffer, and the log

@@ -34,6 +34,7 @@ from the second kill in a row on the sink rests.
 - Skipped because another run of the sink is under way: the message says where, and since when. A run waits for 20
   seconds for the other one, which carries what comes meanwhile. So a long first load, or a target that hangs, stops
   its own sink alone: several runs of this DAG go side by side.
+- A sink that a live storage worker runs (`every` in its declaration) is not listed: the log of `list_sinks` says so.
 
 Every task may be killed, retried, cleared or run twice at once: the target refuses all runs but the newest.
 `max_active_runs` is politeness. If Spark cannot run, the sinks that wait for it are `stalled`; the last result of each
