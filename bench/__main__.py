@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--skip-ingest", action="store_true", help="leave out the write buffer")
     parser.add_argument("--skip-lifecycle", action="store_true", help="leave out what is persisted, and latest rows")
     parser.add_argument("--skip-sinks", action="store_true", help="leave out what is carried into other systems")
-    parser.add_argument("--skip-commands", action="store_true", help="leave out the commands of storage workers")
+    parser.add_argument("--skip-storage", action="store_true", help="leave out the storage workers")
     parser.add_argument("--skip-many", action="store_true", help="leave out many collections, and many commits")
     arguments = parser.parse_args()
     if arguments.only_rows:
@@ -95,8 +95,9 @@ def parts_of(arguments: argparse.Namespace, sizes: list[int]) -> dict[str, Calla
         size = ["--rows", str(QUICK)] if arguments.quick else []
         parts["the sinks"] = partial(run_alone, [*runs, *size], MEMORY, "bench.sinks")
         parts["the sinks into Kafka"] = partial(run_alone, [*runs, *size], MEMORY, "bench.kafka_sinks")
-    if not arguments.skip_commands:
-        parts["the storage workers"] = partial(run_alone, [], MEMORY, "bench.storage_commands")
+    if not arguments.skip_storage:
+        parts["the commands of storage workers"] = partial(run_alone, [], MEMORY, "bench.storage_commands")
+        parts["the storage workers"] = partial(run_alone, runs, MEMORY, "bench.storage_workers")
     if not arguments.skip_many:
         parts["many collections"] = partial(run_alone, runs, MEMORY, "bench.many_collections")
     return parts

@@ -22,11 +22,13 @@ from tidemark.orchestration.sensors.leader import see_leader
 from tidemark.orchestration.sensors.mode import see_mode
 from tidemark.orchestration.sensors.partition import see_partition
 from tidemark.orchestration.sensors.tombstone_reader import SeenTombstone, see_tombstone
+from tidemark.orchestration.sensors.workers import see_workers
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from tidemark.catalog.stash.stash import StashWatch
+    from tidemark.orchestration.sensors.waiting import Seen
     from tidemark.settings import Settings
 
 S = TypeVar("S")
@@ -118,6 +120,23 @@ class PartitionClosedTrigger(_WaitingTrigger):
         collection, partition = self.arguments["collection"], self.arguments["partition"]
         look = repeated(lambda settings: see_partition(settings, collection, partition))
         yield await self.look_until(look, lambda seen: not seen.obstacle, what=f"state of {collection!r}")
+
+
+class WorkersTrigger(_WaitingTrigger):
+    """Waits until the storage workers of a run have ended, were replaced, or one of them is lost."""
+
+    def __init__(self, *, run: str, workers: int, seen: list[int], poll_seconds: float = 5.0) -> None:
+        super().__init__(poll_seconds=poll_seconds, run=run, workers=workers, seen=seen)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        run, workers, before = self.arguments["run"], self.arguments["workers"], set(self.arguments["seen"])
+
+        def see(settings: Settings) -> Seen:
+            found = see_workers(settings, run, workers, before)
+            before.update(found.facts["seen"])
+            return found
+
+        yield await self.look_until(repeated(see), lambda seen: not seen.obstacle, what="board of the workers")
 
 
 class FencesTrigger(_WaitingTrigger):

@@ -13,7 +13,8 @@ from tests.support.storage_board import show
 from tidemark.collections.deployment import Mode
 from tidemark.report import SKIPPED_BECAUSE, Outcome
 from tidemark.storage.board import Board
-from tidemark.storage.running import SILENT_MS, leave_to_workers, running_on_workers
+from tidemark.storage.running import leave_to_workers, running_on_workers
+from tidemark.storage.sharing import SILENT_MS
 
 if TYPE_CHECKING:
     import pytest

@@ -46,12 +46,17 @@ class Dags:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
 
-    def run(self, dag_id: str, *, logical_date: datetime | None = None, **conf: Any) -> dict[str, tuple[str, Any]]:
-        """Run the DAG as `airflow dags test` does; return state and result of each task, mapped ones by number."""
+    def run(
+        self, dag_id: str, *, logical_date: datetime | None = None, left_out: str | None = None, **conf: Any
+    ) -> dict[str, tuple[str, Any]]:
+        """Run the DAG as `airflow dags test` does; return state and result of each task, mapped ones by number.
+
+        A task that is ``left_out`` counts as done: one that waits for another task would wait for ever in one process.
+        """
         from airflow.dag_processing.dagbag import DagBag
 
         dag = DagBag(PROJECT_ROOT / "dags" / f"{dag_id}.py").dags[dag_id]
-        run = dag.test(logical_date=logical_date, run_conf=conf)
+        run = dag.test(logical_date=logical_date, run_conf=conf, mark_success_pattern=left_out)
         return {
             f"{instance.task_id}{'' if instance.map_index < 0 else instance.map_index}": (
                 str(instance.state),

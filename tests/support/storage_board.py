@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from tidemark.settings import Settings
 
 
-def show(settings: Settings, worker: int, *objects: str) -> None:
+def show(settings: Settings, worker: int, *objects: str, run: str = "", ended: str = "") -> None:
     """Put on the board what a worker says of itself."""
-    value = {"name": f"worker-{worker}", "dataflows": {"collection-1": {}}, "objects": list(objects)}
+    value = {"dataflows": {}, "objects": list(objects), "run": run, "ended": ended}
     with closing(Board(settings)) as board:
         board.remove(f"worker/{worker}")
         assert board.put(f"worker/{worker}", value, life=1)

@@ -13,7 +13,7 @@ import typer
 from typer.exceptions import TyperException
 
 from tidemark import __version__
-from tidemark.cli import batches, collections, holds, installation, objects, reconcile, sinks, status
+from tidemark.cli import batches, collections, holds, installation, objects, reconcile, sinks, status, storage
 from tidemark.cli.buffers.commands import buffer
 from tidemark.cli.catalog.commands import catalog
 from tidemark.cli.console import escape_unknown_letters, print_error
@@ -163,6 +163,7 @@ app.add_typer(buffer)
 app.add_typer(catalog)
 app.add_typer(holds.hold)
 app.add_typer(sinks.sink)
+app.add_typer(storage.storage)
 
 
 def main() -> int:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import cache
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import ConfigurationInvalid
@@ -71,15 +71,19 @@ def spark_on_demand(
 ) -> Iterator[Callable[[], SparkSession]]:
     """Yield a function that starts a session at its first call, and then returns this session; stop it at the end.
 
-    ``starting`` surrounds the start, which takes seconds: it shows people that Spark starts. The rest as
-    ``spark_session``.
+    ``starting`` surrounds the start, which takes seconds: it shows people that Spark starts. Any thread may call the
+    function. The rest as ``spark_session``.
     """
     with ExitStack() as stack:
+        lock = Lock()
+        started: list[SparkSession] = []
 
-        @cache
         def start_spark() -> SparkSession:
-            with starting():
-                return stack.enter_context(spark_session(settings, app_name=app_name))
+            with lock:
+                if not started:
+                    with starting():
+                        started.append(stack.enter_context(spark_session(settings, app_name=app_name)))
+                return started[0]
 
         yield start_spark
 

@@ -12,14 +12,13 @@ from tidemark.collections.mode import read_mode
 from tidemark.report import CollectionReport
 from tidemark.settings import Settings
 from tidemark.storage.board import Board
+from tidemark.storage.sharing import WORKERS, find_live
 
 if TYPE_CHECKING:
     from tidemark.collections.isolation import Collection
 
 log = logging.getLogger(__name__)
 
-WORKERS: Final = "worker/"  # the places of the board at which each worker says what it does
-SILENT_MS: Final = 5_000  # a worker that says nothing for longer counts as lost
 _WHY: Final = "a storage worker runs it all the time; `tidemark storage status` shows how far it has come"
 
 
@@ -32,8 +31,9 @@ def running_on_workers(settings: Settings) -> frozenset[str]:
     """
     with closing(Board(settings)) as board:
         entries, now_ms = board.read(WORKERS)
-    live = [entry.value for entry in entries if now_ms - entry.written_ms <= SILENT_MS]
-    return frozenset(name for value in live for name in value.get("objects", ()))
+    return frozenset(
+        name for entry in find_live(entries, now_ms=now_ms).values() for name in entry.value.get("objects", ())
+    )
 
 
 def leave_to_workers(

@@ -10,7 +10,8 @@ from tidemark.orchestration.sensors.waiting import Facts, Seen, WaitingSensor
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-WORKING: Final[Mapping[str, tuple[str, ...]]] = {  # by DAG: the tasks that a fence would make start over
+# By DAG: the tasks that a fence would make start over. Storage workers, of which some always run, join by themselves.
+WORKING: Final[Mapping[str, tuple[str, ...]]] = {
     "append_batches": ("append", "append_with_spark"),
     "buffer_lifecycle": ("persist", "persist_with_spark", "replay"),
     "flush_staged_batches": ("flush", "flush_with_spark"),

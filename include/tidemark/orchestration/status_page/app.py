@@ -13,6 +13,7 @@ from tidemark.errors import TidemarkError
 from tidemark.exit_codes import ExitCode
 from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.status_page.status import collections_status, last_reports, resting_objects, status_page
+from tidemark.storage.view import read_view
 
 # The page needs no scripts and no other hosts.
 HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
@@ -36,6 +37,7 @@ def _status() -> dict[str, Any]:
         "collections": collections_status(settings),
         "resting": resting_objects(settings),
         "reports": last_reports(settings),
+        "storage": read_view(settings),
     }
 
 

@@ -22,7 +22,8 @@ from tidemark.settings import Settings
 _PAGE = """<!doctype html><meta charset="utf-8"><title>Tidemark</title><style>
 body {{ font: 14px system-ui, sans-serif; margin: 2em }} table {{ border-collapse: collapse; margin-bottom: 2em }}
 td, th {{ border-bottom: 1px solid #ccc; padding: .3em 1em; text-align: left }} .failed {{ color: #b00020 }}
-</style><h1>Collections</h1>{collections}<h1>Paused and suspended</h1>{resting}<h1>Holds</h1>{holds}
+</style><h1>Collections</h1>{collections}<h1>Paused and suspended</h1>{resting}
+<h1>Storage workers</h1>{workers}{objects}<h1>Holds</h1>{holds}
 <h1>Last reports</h1>{reports}"""
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,10 @@ def last_reports(settings: Settings) -> dict[str, Any]:
 
 
 def status_page(
-    collections: list[dict[str, Any]], reports: Mapping[str, Any], resting: Mapping[str, str] | None = None
+    collections: list[dict[str, Any]],
+    reports: Mapping[str, Any],
+    resting: Mapping[str, str] | None = None,
+    storage: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the page; escape every value, because users choose the names and cause the messages."""
     rows = [
@@ -120,9 +124,28 @@ def status_page(
         for dag_id, report in reports.items()
         if report.get("error")
     ]
+    workers = [
+        [each["worker"], each["state"], each["objects"], each["process"], each["since"]]
+        for each in (storage or {}).get("workers", ())
+    ]
+    objects = [
+        [
+            each["name"], each["holder"], _time(each["upper"]), each["rounds"], each["rows"],
+            "" if each["waiting"] is None else each["waiting"],
+            "" if each["lag_ms"] is None else duration_text(each["lag_ms"]), "failed" if each["error"] else "",
+            each["error"],
+        ]
+        for each in (storage or {}).get("objects", ())
+    ]  # fmt: skip
     return _PAGE.format(
         collections=_table(["name", "kind", "rows", "upper", "since", "token", "staged batches", "error"], rows),
         resting=_table(["name", "why"], [[name, why] for name, why in (resting or {}).items()]),
+        workers=_table(["worker", "state", "objects", "process", "since"], workers),
+        objects=_table(
+            ["object", "led by", "upper", "rounds", "rows", "waiting", "behind by", "state", "last error"], objects
+        )
+        if objects
+        else "",
         holds=_table(["collection", "reader", "first kept time", "expires", "keeps", "state", "what to do"], holds),
         reports=_table(["DAG", "collection", "outcome", "inserted", "retracted", "error"], results),
     )

@@ -1,0 +1,148 @@
+"""One dataflow of a worker: a thread that takes one step after the other, and news for the main loop.
+
+A step is one call, so that a test takes steps without a thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from tidemark.clock import Clock
+from tidemark.collections.deployment import Deployment
+from tidemark.frontier import Frontier, frontier_json
+from tidemark.report import CollectionReport
+from tidemark.secrets.redaction import first_line
+from tidemark.settings import Settings
+from tidemark.storage.board import Entry
+from tidemark.storage.sharing import place_of, started_at_on
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.05  # between two looks at the board
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What the dataflows of one worker share; the main loop replaces what it has seen."""
+
+    settings: Settings
+    index: int
+    clock: Clock
+    connect: Callable[[], Deployment]  # the deployment anew: a process that was fenced follows the present leader
+    start_spark: Callable[[], SparkSession] | None = None
+    board: Mapping[str, Entry] = field(default_factory=dict)  # by place, as of the last look
+    live: tuple[int, ...] = ()  # the workers
+    may_write: bool = False
+
+    def members(self, id_: str, started_at: int) -> tuple[int, ...]:
+        """Return the live workers that run this start of a dataflow, sorted."""
+        return tuple(index for index in self.live if started_at_on(self.board.get(place_of(index)), id_) == started_at)
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What a dataflow tells: levels, of which the last ones count."""
+
+    upper: Frontier = 0  # how far its object has come
+    rows: int = 0  # that this worker made visible, since the start
+    rounds: int = 0
+    waiting: int | None = None  # entries that were waiting after the last round; None: another worker knows, or nobody
+    lag_ms: int | None = None  # how long the oldest of them had been waiting
+    behind_ms: int = 0  # by how much the last round took longer than ``every``
+    is_idle: bool = False  # whether the last round found nothing to do
+    error: str = ""  # of the last round
+    error_ms: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "upper": frontier_json(self.upper),
+            "rows": self.rows,
+            "rounds": self.rounds,
+            "waiting": self.waiting,
+            "lag_ms": self.lag_ms,
+            "behind_ms": self.behind_ms,
+            "idle": self.is_idle,
+            "error": self.error,
+            "error_ms": self.error_ms,
+        }
+
+    def after(self, report: CollectionReport, *, now_ms: int, behind_ms: int) -> News:
+        """Return the news after a round with this report."""
+        waiting = report.details.get("waiting")
+        lags = [each["lag_ms"] for each in report.details.get("sequencers", {}).values() if "lag_ms" in each]
+        failed = report.error
+        return replace(
+            self,
+            upper=self.upper if report.upper is None else max(self.upper, report.upper),
+            rows=self.rows + report.inserted + report.retracted,
+            rounds=self.rounds + 1,
+            waiting=waiting,
+            lag_ms=report.details.get("lag_ms", max(lags, default=0)),
+            behind_ms=behind_ms,
+            is_idle=failed is None and not report.inserted and not report.retracted and not waiting,
+            error="" if failed is None else f"{failed.kind}: {failed.message}",
+            error_ms=0 if failed is None else now_ms,
+        )
+
+
+class Dataflow(Protocol):
+    """The work of one object on one worker; made, used and closed by one thread."""
+
+    @property
+    def news(self) -> News:
+        """What there is to tell."""
+
+    def step(self) -> float:
+        """Do what is due; return in how many seconds to come again."""
+
+    def close(self) -> None:
+        """Let go of what the steps keep open."""
+
+
+@dataclass(slots=True)
+class RunningDataflow:
+    """A dataflow and its thread."""
+
+    name: str  # of the collection or sink
+    started_at: int  # the index of the command that started the dataflow
+    make: Callable[[], Dataflow]
+    news: News = field(default_factory=News)
+    failure: str = ""  # why it ended by itself; nothing if it runs
+    _ends: Event = field(default_factory=Event)
+    _thread: Thread | None = None
+
+    def start(self) -> None:
+        self._thread = Thread(target=self._run, name=f"dataflow {self.name}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask the dataflow to end after the step in hand."""
+        self._ends.set()
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end of the last step; return whether it came."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        return self._thread is None or not self._thread.is_alive()
+
+    def _run(self) -> None:
+        dataflow: Dataflow | None = None
+        try:
+            dataflow = self.make()
+            while not self._ends.is_set():
+                pause_s = dataflow.step()
+                self.news = dataflow.news
+                self._ends.wait(pause_s)
+        except Exception as error:
+            log.exception("the dataflow of %s failed", self.name)
+            self.failure = f"{type(error).__name__}: {first_line(error)}"
+        finally:
+            if dataflow is not None:
+                dataflow.close()

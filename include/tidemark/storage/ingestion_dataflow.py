@@ -1,0 +1,263 @@
+"""The dataflow of an ingestion: in rounds, all workers read, decode and write their shares, and one publishes them.
+
+The holder of the object leads a round: it mints what the round takes, shares that out on the board, writes its own
+share, waits for the parts of the others, and appends all parts in one commit. A part that does not come is left out:
+its numbers are in no ledger, so that the next round shares them out again. So a worker may be lost at any time, and two
+workers may take themselves for the holder: the ledger of the collection lets each number in once.
+
+Source: reference, collections_catalog_storage §5.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tidemark.collections.declarations.collection import Declaration, Kind
+from tidemark.collections.isolation import NeedsSpark, skipped
+from tidemark.collections.sources.formats.buffer import BufferSource
+from tidemark.errors import FencedByEpoch, RangeOverlap, StaleState
+from tidemark.fail_points import fail_point
+from tidemark.iceberg.leases.holding import holding
+from tidemark.iceberg.shards import Shards
+from tidemark.ingest.buffer_log import check_buffer_source
+from tidemark.ingest.ingest import Engine
+from tidemark.ingest.latest.ingest import ingest_latest
+from tidemark.ingest.parts import Ingesting, Minted, Part, Share, append, mint, open_ingesting, share_out, write_part
+from tidemark.report import SKIPPED_BECAUSE, CollectionReport, Outcome
+from tidemark.storage.board import Board, Entry
+from tidemark.storage.commands import CreateIngestionDataflow
+from tidemark.storage.companion import declaration_of
+from tidemark.storage.dataflow import LOOK_S, News, Surroundings
+from tidemark.storage.rounds import Rounds
+from tidemark.storage.sharing import round_place
+from tidemark.storage.upkeep import COMMITS, tidy
+
+log = logging.getLogger(__name__)
+
+FAIL_POINTS: Final = ("round.minted", "round.shared", "round.written", "round.before-append", "round.appended")
+REOPEN_S: Final = 60.0  # new partitions of a topic are seen by a reader that is opened anew
+MEASURE_S: Final = 30.0
+PATIENCE_S: Final = 120.0  # with a worker that lives, and does not deliver
+TOO_LARGE: Final = "too_large"  # in the place of a part: the share takes too much memory
+_CONFLICTS: Final = 8  # with other commits in a row, before the round counts as failed
+
+
+@dataclass(slots=True)
+class IngestionDataflow:
+    """The part of one worker in an ingestion."""
+
+    around: Surroundings
+    start: CreateIngestionDataflow
+    started_at: int
+    _declaration: Declaration = field(init=False)
+    _source: BufferSource = field(init=False)
+    _shards: Shards = field(init=False)
+    _board: Board = field(init=False)
+    _rounds: Rounds = field(init=False)
+    _opened: ExitStack = field(default_factory=ExitStack)
+    _run: Ingesting | None = None  # kept open between rounds
+    _opened_s: float = 0.0
+    _measured_s: float = 0.0
+    _written: int = 0  # the last round of which this worker wrote its share, or tried to
+    _conflicts: int = 0
+    _commits: int = 0
+    _most: int = 0  # entries of one worker and round: fewer than declared where these take too much memory
+
+    def __post_init__(self) -> None:
+        self._declaration = declaration_of(self.start.description.definition)
+        self._source = check_buffer_source(self._declaration)
+        self._most = self._source.most_entries
+        self._shards = Shards.connect(self.around.settings)
+        self._board = Board(self.around.settings)
+        name = self._declaration.name
+        upper = min((point.upper for point in self.start.resume_points.values()), default=0)
+        self._rounds = Rounds(
+            self.around,
+            self.start.id,
+            self.started_at,
+            operation="ingest",
+            item=self._declaration,
+            shard=name,
+            every_s=(self._source.every_ms or 0) / 1000,
+            news=News(upper=upper),
+        )
+
+    @property
+    def news(self) -> News:
+        return self._rounds.news
+
+    def close(self) -> None:
+        self._reopen()
+        self._board.close()
+
+    def step(self) -> float:
+        """Lead a round, if this worker holds the object and a round is due; else write this worker's share of one."""
+        if not self._rounds.may_run:
+            return LOOK_S
+        if self._rounds.is_holder:
+            return self._rounds.lead(self._ingest_latest if self._declaration.kind is Kind.LATEST else self._round)
+        self._help()
+        self._rounds.follow()
+        return LOOK_S
+
+    # As the holder
+
+    def _ingest_latest(self) -> CollectionReport:
+        """Ingest alone: a commit compares the changes with all stored rows, and decoding is the smaller part."""
+        return ingest_latest(
+            self._shards,
+            self._declaration,
+            deployment=self._rounds.deployment,
+            clock=self.around.clock,
+            max_entries=self._source.most_entries,
+        )
+
+    def _round(self) -> CollectionReport:
+        """Take the steps of one round; if another commit was faster, the next round follows at once."""
+        try:
+            report = self._mint_and_append()
+        except (RangeOverlap, StaleState, FencedByEpoch) as error:
+            self._reopen()
+            self._conflicts += 1
+            if self._conflicts > _CONFLICTS:
+                raise
+            return _again(f"another commit was faster: {error}")
+        except NeedsSpark:
+            self._take_fewer()
+            return _again("the entries of a round take too much memory: the next one takes fewer")
+        except Exception:
+            self._reopen()
+            raise
+        self._conflicts = 0
+        if report.outcome is Outcome.APPENDED:
+            self._commits += 1
+            if self._commits % COMMITS == 0:
+                self._most = self._source.most_entries
+                tidy(self._shards.open(self._declaration.name), self._rounds.deployment, clock=self.around.clock)
+        return report
+
+    def _mint_and_append(self) -> CollectionReport:
+        members = self._rounds.members or (self.around.index,)
+        run = self._open(len(members))
+        minted = mint(run)
+        if isinstance(minted, CollectionReport):
+            return minted
+        fail_point("round.minted")
+        number = self._last_number() + 1
+        shares = share_out(minted, members, self.around.index)
+        if not self._share(number, minted, shares):
+            return skipped("another worker leads this round")
+        fail_point("round.shared")
+        parts = self._collect(run, number, minted, shares)
+        fail_point("round.before-append")
+        now_s = time.monotonic()
+        measures = now_s - self._measured_s >= MEASURE_S
+        report = append(run, minted, parts, measures=measures)
+        fail_point("round.appended")
+        if measures:
+            self._measured_s = now_s
+        arrived = {sequencer_id for part in parts if part.error is None for sequencer_id in part.share.sequencers}
+        left = sum(each.lag if each.sequencer_id in arrived else each.watermark - each.start for each in minted.planned)
+        return replace(report, details={**report.details, "waiting": left})
+
+    def _last_number(self) -> int:
+        entry = self.around.board.get(round_place(self.start.id))
+        return entry.number if entry is not None and entry.life == self.started_at else 0
+
+    def _share(self, number: int, minted: Minted, shares: dict[int, Share]) -> bool:
+        """Put the round on the board, if others have a share; return whether this worker leads the round."""
+        if [*shares] == [self.around.index]:
+            return True
+        value = {"minted": minted.to_json(), "shares": {str(index): share.to_json() for index, share in shares.items()}}
+        return self._board.put(round_place(self.start.id), value, life=self.started_at, number=number)
+
+    def _collect(self, run: Ingesting, number: int, minted: Minted, shares: dict[int, Share]) -> list[Part]:
+        """Write the own share, and return all parts once they have come, but for those of workers that are lost."""
+        own, parts, until_s = self.around.index, dict[int, Part](), time.monotonic() + PATIENCE_S
+        waited_for = set(shares) - {own}
+        if own in shares:
+            parts[own] = write_part(run, minted, shares[own])
+        while waited_for:
+            for index in sorted(waited_for):
+                entry = self.around.board.get(round_place(self.start.id, index))
+                if entry is not None and (entry.life, entry.number) == (self.started_at, number):
+                    if TOO_LARGE in entry.value:
+                        self._take_fewer()
+                    else:
+                        parts[index] = Part.from_json(entry.value)
+                elif index in self._rounds.members and time.monotonic() < until_s:
+                    continue
+                else:
+                    log.warning("worker %s did not deliver its part of %s", index, self._declaration.name)
+                waited_for.remove(index)
+            time.sleep(LOOK_S / 2 if waited_for else 0)
+        return list(parts.values())
+
+    # As one of those who write a share
+
+    def _help(self) -> None:
+        """Write this worker's share of the present round, if it has one and has not written it."""
+        entry = self.around.board.get(round_place(self.start.id))
+        if entry is None or entry.life != self.started_at or entry.number <= self._written:
+            return
+        self._written = entry.number
+        if (share := entry.value["shares"].get(str(self.around.index))) is not None:
+            self._write(entry, Share.from_json(share))
+
+    def _write(self, entry: Entry, share: Share) -> None:
+        place = round_place(self.start.id, self.around.index)
+        try:
+            with holding(self.around.settings, "ingest", [self._declaration.name]):
+                part = write_part(self._open(1), Minted.from_json(entry.value["minted"]), share)
+        except NeedsSpark:
+            self._board.put(place, {TOO_LARGE: True}, life=self.started_at, number=entry.number)
+            return
+        fail_point("round.written")
+        self._board.put(place, part.to_json(), life=self.started_at, number=entry.number)
+        error, now_ms = "", self.around.clock.now_ms()
+        if part.error is not None:
+            error = f"{part.error.kind}: {part.error.message}"
+            self._reopen()
+        news = self._rounds.news
+        self._rounds.news = replace(news, rounds=news.rounds + 1, error=error, error_ms=now_ms if error else 0)
+
+    # What is kept open
+
+    def _open(self, workers: int) -> Ingesting:
+        """Return the ingest with an open reader; a round takes the most of one worker for each of ``workers``."""
+        now_s = time.monotonic()
+        if self._run is not None and now_s - self._opened_s > REOPEN_S:
+            self._reopen()
+        start_spark = (
+            self.around.start_spark if self._most == 1 else None
+        )  # one entry that is too large for this process
+        engine = Engine(
+            start_spark=start_spark, max_entries=self._most * workers, small_entries=self._source.most_entries
+        )
+        if self._run is None:
+            opened = open_ingesting(
+                self._shards,
+                self._declaration,
+                deployment=self._rounds.deployment,
+                clock=self.around.clock,
+                engine=engine,
+            )
+            self._run, self._opened_s = self._opened.enter_context(opened), now_s
+        self._run.engine = engine
+        return self._run
+
+    def _take_fewer(self) -> None:
+        self._most = max(1, self._most // 2)
+
+    def _reopen(self) -> None:
+        self._opened.close()
+        self._run = None
+
+
+def _again(why: str) -> CollectionReport:
+    """Return the report of a round that came to nothing, and that the next one follows at once."""
+    return replace(skipped(why), details={SKIPPED_BECAUSE: why, "waiting": 1})

@@ -1,0 +1,38 @@
+"""The restart of one dataflow that a person asks for: a word in the log, as a worker says it after a failure."""
+
+from __future__ import annotations
+
+import re
+
+from tidemark.clock import Clock
+from tidemark.collections.deployment import Deployment
+from tidemark.errors import NotYetAvailable, UnknownObject
+from tidemark.iceberg.shards import Shards
+from tidemark.storage.command_log import ShardCommandLog
+from tidemark.storage.commands import Start, SuspendAndRestart
+from tidemark.storage.controller import object_id
+from tidemark.storage.history import retain
+from tidemark.storage.order import Outbox
+
+
+def restart_dataflow(shards: Shards, deployment: Deployment, name: str, *, who: str, clock: Clock) -> None:
+    """Ask all workers to stop the dataflow of an object, and to start it from fresh points.
+
+    Raises:
+        UnknownObject: If there is no such object; with near matches.
+        NotYetAvailable: If no worker runs the object.
+        ReadOnly: If the deployment is read-only.
+    """
+    objects = deployment.registry.objects()
+    if name not in objects:
+        raise UnknownObject.named(name, objects)
+    id_ = object_id(objects[name])
+    log = ShardCommandLog.open(shards, deployment=deployment, clock=clock)
+    starts = {row.command.id: row.index for row in retain(log.read(0)) if isinstance(row.command, Start)}
+    if id_ not in starts:
+        raise NotYetAvailable(
+            f"no storage worker runs {name!r}", hint="declare `every`, apply it, and see `tidemark storage status`"
+        )
+    outbox = Outbox(log.join("console-" + re.sub(r"\W", "-", who)))
+    outbox.put(SuspendAndRestart(id_, f"asked for by {who}", starts[id_]))
+    outbox.flush(log)

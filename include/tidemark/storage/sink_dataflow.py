@@ -1,0 +1,80 @@
+"""The dataflow of a sink: the worker that holds the sink carries what came, again and again.
+
+Two workers that take themselves for the holder do no harm: each run claims the target anew.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidemark.collections.declarations.sink import SinkDeclaration
+from tidemark.collections.deployment import AppliedSink
+from tidemark.iceberg.shards import Shards
+from tidemark.report import CollectionReport, Outcome
+from tidemark.sinks.run import run_sink
+from tidemark.storage.commands import RunSinkDataflow
+from tidemark.storage.dataflow import LOOK_S, News, Surroundings
+from tidemark.storage.rounds import Rounds
+
+FULL_LOOK_S: Final = 600.0  # after which a run asks the target, even if nothing has come
+
+
+@dataclass(slots=True)
+class SinkDataflow:
+    """The part of one worker in a sink: all of the sink, or nothing."""
+
+    around: Surroundings
+    start: RunSinkDataflow
+    started_at: int
+    _applied: AppliedSink = field(init=False)
+    _shards: Shards = field(init=False)
+    _rounds: Rounds = field(init=False)
+    _seen: tuple[object, float] | None = None  # the state of the collection at the last run, and when that was
+
+    def __post_init__(self) -> None:
+        declaration = SinkDeclaration.model_validate(json.loads(self.start.description.definition))
+        self._applied = AppliedSink(int(self.start.id.rpartition("-")[2]), declaration)
+        self._shards = Shards.connect(self.around.settings)
+        self._rounds = Rounds(
+            self.around,
+            self.start.id,
+            self.started_at,
+            operation="sink",
+            item=self._applied,
+            shard=declaration.collection,
+            every_s=(declaration.every_ms or 0) / 1000,
+        )
+
+    @property
+    def news(self) -> News:
+        return self._rounds.news
+
+    def close(self) -> None:
+        """Nothing is kept open: each run claims the target, and lets go of it."""
+
+    def step(self) -> float:
+        """Carry what came, if this worker holds the sink and a run is due."""
+        if self._rounds.may_run and self._rounds.is_holder:
+            return self._rounds.lead(self._carry)
+        self._rounds.follow()
+        return LOOK_S
+
+    def _carry(self) -> CollectionReport:
+        """Run the sink, unless its collection has not changed since the last run."""
+        state, now_s = self._shards.open(self._applied.collection).load().state, time.monotonic()
+        present = state.upper, state.changed
+        if self._seen is not None and self._seen[0] == present and now_s - self._seen[1] < FULL_LOOK_S:
+            return CollectionReport(outcome=Outcome.UNCHANGED, upper=self.news.upper)
+        report = run_sink(
+            self._shards,
+            self._applied,
+            deployment=self._rounds.deployment,
+            clock=self.around.clock,
+            start_spark=self.around.start_spark,
+        )
+        if report.outcome is not Outcome.SKIPPED:
+            self._seen = present, now_s
+        return report

@@ -1,0 +1,99 @@
+"""Starts workers as processes of their own, and starts one that dies again.
+
+A worker that comes to its end by itself is not started again. One that dies again and again, soon after its start, is
+given up: the others go on, and the result tells.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidemark.exit_codes import ExitCode, most_severe
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.1
+MOST_DEATHS: Final = 5  # in a row, of which each came soon after the start
+_SOON_S: Final = 30.0
+
+
+@dataclass(slots=True)
+class _Child:
+    index: int
+    process: subprocess.Popen[bytes]
+    started_s: float
+    deaths: int = 0
+    code: int | None = None  # how the worker ended for good
+
+
+@dataclass(slots=True)
+class Supervision:
+    """Some of the workers: ``begin``, then ``look`` again and again, then ``end``."""
+
+    indexes: Sequence[int]
+    workers: int  # in all
+    arguments: Sequence[str] = ()  # of each worker, besides those that name it
+    environment: Mapping[str, str] | None = None  # None: that of this process
+    in_own_session: bool = False  # whether signals to this process's group pass the workers by
+    _children: list[_Child] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Start the workers."""
+        for index in self.indexes:
+            self._children.append(_Child(index, self._spawn(index), time.monotonic()))
+
+    def look(self) -> bool:
+        """Start again what died; return whether a worker still runs."""
+        for child in self._children:
+            if child.code is None and (code := child.process.poll()) is not None:
+                self._bury(child, code)
+        return any(child.code is None for child in self._children)
+
+    def end(self, *, grace_s: float = 75.0) -> ExitCode:
+        """Ask the workers that still run to end, and kill those that do not; return the most severe exit code."""
+        for child in self._children:
+            if child.process.poll() is None:
+                child.process.terminate()
+        until_s = time.monotonic() + grace_s
+        for child in self._children:
+            try:
+                child.process.wait(max(0.0, until_s - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                log.warning("storage worker %s does not end, and is killed", child.index)
+                child.process.kill()
+                child.process.wait()
+            child.code = child.process.returncode if child.code is None else child.code
+        return most_severe(_exit_code(child.code) for child in self._children)
+
+    def _spawn(self, index: int) -> subprocess.Popen[bytes]:
+        named = ["--worker", str(index), "--workers", str(self.workers), "--parent", str(os.getpid())]
+        return subprocess.Popen(
+            [sys.executable, "-m", "tidemark", "storage", "run", *named, *self.arguments],
+            env=None if self.environment is None else dict(self.environment),
+            start_new_session=self.in_own_session,
+        )
+
+    def _bury(self, child: _Child, code: int) -> None:
+        if code in set(ExitCode) and code != ExitCode.BUG:  # its own word
+            child.code = code
+            return
+        now_s = time.monotonic()
+        child.deaths = child.deaths + 1 if now_s - child.started_s < _SOON_S else 1
+        if child.deaths >= MOST_DEATHS:
+            log.error("storage worker %s died %s times in a row, and is given up", child.index, child.deaths)
+            child.code = code
+            return
+        log.warning("storage worker %s died (%s), and is started again", child.index, code)
+        child.process, child.started_s = self._spawn(child.index), now_s
+
+
+def _exit_code(code: int | None) -> ExitCode:
+    """Return the exit code of a worker; one that a signal ended may be tried again."""
+    return ExitCode(code) if code is not None and code in set(ExitCode) else ExitCode.TRANSIENT

@@ -1,0 +1,160 @@
+"""Workers in this process, on a real catalog and a real buffer: rows come once, whoever is lost, and nothing rests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.sinks.foreign_readers import arrow_rows, files_of, read_manifest
+from tests.support.homes import Home
+from tests.support.storage_workers import Workers
+from tidemark.collections.deployment import Mode
+from tidemark.storage import sharing
+from tidemark.storage.companion import declaration_of
+from tidemark.storage.process import End
+from tidemark.storage.restart import restart_dataflow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tidemark.settings import Settings
+
+
+@pytest.fixture
+def declared(home: Settings, tmp_path: Path) -> Home:
+    found = Home(home, tmp_path, now_ms=1_000_000, sequencers=4)
+    found.declare_reader(source={"every": "1s"})
+    for sequencer_id in range(4):
+        found.send_rows(sequencer_id, 10)
+    return found
+
+
+@pytest.fixture
+def workers(declared: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+    monkeypatch.setattr(sharing, "SILENT_MS", 1_000)
+    found = Workers(declared, 2)
+    yield found
+    found.close()
+
+
+def test_two_workers_share_out_what_came_and_publish_it_in_one_commit(declared: Home, workers: Workers) -> None:
+    workers.run_until(lambda: len(workers.view()["objects"]) == 1 and workers.object("events")["workers"] == [0, 1])
+    commits = {snapshot.snapshot_id for snapshot in declared.shard().load().table.metadata.snapshots}
+    for sequencer_id in range(4):
+        declared.send_rows(sequencer_id, 25)
+    workers.run_until(lambda: len(declared.ids()) == 140)
+    workers.run_until_drained()
+    assert declared.ids() == list(range(140))
+    assert declared.branches() == set()
+    writers = {row["_producer"] for row in declared.rows()}
+    assert len(writers) == 4
+    assert commits
+    view = workers.object("events")
+    assert (view["waiting"], view["error"]) == (0, "")
+    assert view["upper"] == declared.upper("events")
+
+
+def test_a_lost_worker_keeps_nobody_waiting_for_long(declared: Home, workers: Workers) -> None:
+    workers.run_until_drained()
+    for lost in (1, 0):
+        for sequencer_id in range(4):
+            declared.send_rows(sequencer_id, 10)
+        workers.lose(lost)
+        expected = declared.sent
+        workers.run_until(lambda expected=expected: len(declared.ids()) == expected)
+        workers.begin(lost)
+        workers.run_until_drained()
+    assert declared.ids() == list(range(declared.sent))
+
+
+def test_a_successor_takes_over_and_the_predecessor_ends(declared: Home, workers: Workers) -> None:
+    workers.run_until_drained()
+    for index in (0, 1):
+        before = workers.running[index]
+        workers.begin(index)
+        declared.send_rows(index, 10)
+        workers.run_until(lambda: len(declared.ids()) == declared.sent)
+        assert workers.is_replaced(before)
+        before.end(End.HANDED_OVER)
+    workers.run_until_drained()
+    assert declared.ids() == list(range(declared.sent))
+
+
+def test_what_is_altered_dropped_paused_and_made_anew_is_followed(declared: Home, workers: Workers) -> None:
+    workers.run_until_drained()
+    declared.declare_reader("others", source={"every": "1s", "table": "t"})
+    workers.run_until(lambda: {each["name"] for each in workers.view()["objects"]} == {"events", "others"})
+    declared.deployment.objects.pause(["events"], why="a test")
+    workers.run_until(lambda: [each["name"] for each in workers.view()["objects"]] == ["others"])
+    declared.send_rows(0, 5)
+    workers.run_until_drained()
+    assert len(declared.ids()) == declared.sent - 5
+    declared.deployment.objects.resume(["events"])
+    workers.run_until(lambda: len(declared.ids()) == declared.sent)
+
+
+def test_a_restart_that_somebody_asks_for_starts_from_what_is_stored(declared: Home, workers: Workers) -> None:
+    workers.run_until_drained()
+    started = {id_: flow.started_at for id_, flow in workers.running[1].dataflows.items()}
+    restart_dataflow(declared.shards, declared.deployment, "events", who="a person", clock=declared.clock)
+    workers.run_until(lambda: _starts(workers, 1) != started and bool(_starts(workers, 1)))
+    declared.send_rows(2, 10)
+    workers.run_until(lambda: len(declared.ids()) == declared.sent)
+    assert declared.ids() == list(range(declared.sent))
+
+
+def test_in_read_only_mode_workers_wait_and_go_on_afterwards(declared: Home, workers: Workers) -> None:
+    workers.run_until_drained()
+    declared.switch(Mode.READ_ONLY)
+    workers.run_until(lambda: all("read-only" in each["state"] for each in workers.view()["workers"]))
+    declared.send_rows(1, 10)
+    assert declared.ingest().outcome == "staged"
+    declared.send_rows(2, 10)
+    declared.switch(Mode.READ_WRITE)
+    workers.run_until(lambda: len(declared.ids()) == declared.sent - 10)  # what is staged waits for the flush
+
+
+def test_a_dataflow_that_fails_is_started_again(
+    declared: Home, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = [3]
+
+    def broken(definition: str) -> Any:
+        if left[0]:
+            left[0] -= 1
+            raise OSError("broken on purpose")
+        return declaration_of(definition)
+
+    monkeypatch.setattr("tidemark.storage.ingestion_dataflow.declaration_of", broken)
+    workers.run_until(lambda: len(declared.ids()) == declared.sent)
+    assert left == [0]
+
+
+def test_a_sink_is_carried_by_the_worker_that_holds_it(declared: Home, workers: Workers, tmp_path: Path) -> None:
+    declared.declare_sink(mode="changes", to={"path": str(tmp_path / "out")}, every="1s")
+    workers.run_until(lambda: len(_carried(tmp_path / "out")) == declared.sent)
+    declared.send_rows(3, 10)
+    workers.run_until(lambda: len(_carried(tmp_path / "out")) == declared.sent)
+    assert sorted(_carried(tmp_path / "out")) == list(range(declared.sent))
+
+
+def test_fewer_workers_end_those_that_are_not_wanted(declared: Home, workers: Workers) -> None:
+    workers.run_until_drained()
+    workers.count = 1
+    workers.begin(0)
+    workers.run_until(lambda: (1, End.NOT_WANTED) in workers.ended)
+    declared.send_rows(0, 3)
+    workers.run_until(lambda: len(declared.ids()) == declared.sent)
+
+
+def _starts(workers: Workers, index: int) -> dict[str, int]:
+    return {id_: flow.started_at for id_, flow in workers.running[index].dataflows.items()}
+
+
+def _carried(folder: Path) -> list[int]:
+    """Return the ids that a sink has carried."""
+    if not folder.exists():
+        return []
+    return sorted(row["id"] for row in arrow_rows(files_of(folder, read_manifest(folder))))
