@@ -130,7 +130,9 @@ def kill_one_worker(settings: Settings, draw: random.Random) -> None:
 
 def carried(folder: Path) -> list[int]:
     """Return the ids that a sink has carried."""
-    return sorted(row["id"] for row in arrow_rows(files_of(folder, read_manifest(folder)))) if folder.exists() else []
+    if not (folder / "_tidemark" / "manifest.json").exists():
+        return []
+    return sorted(row["id"] for row in arrow_rows(files_of(folder, read_manifest(folder))))
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> None:

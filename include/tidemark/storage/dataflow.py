@@ -75,7 +75,7 @@ class News:
 
     def after(self, report: CollectionReport, *, now_ms: int, behind_ms: int) -> News:
         """Return the news after a round with this report."""
-        waiting = report.details.get("waiting")
+        waiting = report.details.get("waiting", 0 if report.error is None else self.waiting)
         lags = [each["lag_ms"] for each in report.details.get("sequencers", {}).values() if "lag_ms" in each]
         failed = report.error
         return replace(

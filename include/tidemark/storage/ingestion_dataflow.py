@@ -19,14 +19,25 @@ from typing import Final
 from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.isolation import NeedsSpark, skipped
 from tidemark.collections.sources.formats.buffer import BufferSource
-from tidemark.errors import FencedByEpoch, RangeOverlap, StaleState
+from tidemark.errors import FencedByEpoch, RangeOverlap, StaleState, TidemarkError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import check_buffer_source
-from tidemark.ingest.ingest import Engine
 from tidemark.ingest.latest.ingest import ingest_latest
-from tidemark.ingest.parts import Ingesting, Minted, Part, Share, append, mint, open_ingesting, share_out, write_part
+from tidemark.ingest.parts import (
+    Engine,
+    Ingesting,
+    Minted,
+    Part,
+    Share,
+    append,
+    mint,
+    open_ingesting,
+    share_out,
+    write_part,
+)
+from tidemark.ingest.publish import name_attempt
 from tidemark.report import SKIPPED_BECAUSE, CollectionReport, Outcome
 from tidemark.storage.board import Board, Entry
 from tidemark.storage.commands import CreateIngestionDataflow
@@ -143,7 +154,9 @@ class IngestionDataflow:
     def _mint_and_append(self) -> CollectionReport:
         members = self._rounds.members or (self.around.index,)
         run = self._open(len(members))
-        minted = mint(run)
+        now_s = time.monotonic()
+        measures = now_s - self._measured_s >= MEASURE_S
+        minted = mint(run, measures=measures)
         if isinstance(minted, CollectionReport):
             return minted
         fail_point("round.minted")
@@ -154,8 +167,6 @@ class IngestionDataflow:
         fail_point("round.shared")
         parts = self._collect(run, number, minted, shares)
         fail_point("round.before-append")
-        now_s = time.monotonic()
-        measures = now_s - self._measured_s >= MEASURE_S
         report = append(run, minted, parts, measures=measures)
         fail_point("round.appended")
         if measures:
@@ -180,7 +191,7 @@ class IngestionDataflow:
         own, parts, until_s = self.around.index, dict[int, Part](), time.monotonic() + PATIENCE_S
         waited_for = set(shares) - {own}
         if own in shares:
-            parts[own] = write_part(run, minted, shares[own])
+            parts[own] = _write(run, minted, shares[own])
         while waited_for:
             for index in sorted(waited_for):
                 entry = self.around.board.get(round_place(self.start.id, index))
@@ -212,7 +223,11 @@ class IngestionDataflow:
         place = round_place(self.start.id, self.around.index)
         try:
             with holding(self.around.settings, "ingest", [self._declaration.name]):
-                part = write_part(self._open(1), Minted.from_json(entry.value["minted"]), share)
+                part = _write(self._open(1), Minted.from_json(entry.value["minted"]), share)
+        except (StaleState, FencedByEpoch) as error:  # the holder will see that by itself, or mint again
+            log.info("a share of %s is not written: %s", self._declaration.name, error)
+            self._reopen()
+            part = Part.failed(Minted.from_json(entry.value["minted"]), share, error)
         except NeedsSpark:
             self._board.put(place, {TOO_LARGE: True}, life=self.started_at, number=entry.number)
             return
@@ -256,6 +271,16 @@ class IngestionDataflow:
     def _reopen(self) -> None:
         self._opened.close()
         self._run = None
+
+
+def _write(run: Ingesting, minted: Minted, share: Share) -> Part:
+    """Write a share; a share that cannot be written does not keep the others from being appended."""
+    try:
+        return write_part(run, minted, share, branch=name_attempt(run.target))
+    except (StaleState, FencedByEpoch):  # the whole round may be void
+        raise
+    except TidemarkError as error:
+        return Part.failed(minted, share, error)
 
 
 def _again(why: str) -> CollectionReport:
