@@ -70,7 +70,7 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
     silent = check_at_start(settings)
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.collections.system.suspension import settle  # noqa: PLC0415
-    from tidemark.ingest.ingest import Engine  # noqa: PLC0415
+    from tidemark.ingest.parts.ingesting import Engine  # noqa: PLC0415
     from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
 
     deployment = replace(deployment_of(settings), asked_for=frozenset(names or []))

@@ -1,8 +1,6 @@
-"""One ingest in three steps that several processes share: mint, write parts, append.
+"""What the processes of one ingest hand to each other: what comes next, who has which share of it, what was written.
 
-One process mints: it says which numbers come next. Each process that has a share of them reads, decodes and stages it,
-its part. One process appends: it publishes all parts that arrived in one commit. What did not arrive is not in the
-ledger, so the next mint plans it again: of what the steps hand to each other anything may be lost, late or doubled.
+All of it travels as JSON, and none of it has to arrive: what is published says the ledger alone.
 """
 
 from __future__ import annotations
@@ -17,18 +15,13 @@ from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.ingest.batches import BatchesSeen, PlannedBatch, PlannedBatches
 from tidemark.ingest.buffer_log import Bounds
-from tidemark.ingest.ingesting import Engine, Ingesting, open_ingesting
 from tidemark.ingest.partitions.closing import Look
 from tidemark.ingest.plan import PlannedRange
 from tidemark.ingest.range_rows import Tally
 from tidemark.interval import LATEST_MS
-from tidemark.report import CollectionReport, ErrorReport, plain
+from tidemark.report import ErrorReport, plain
 from tidemark.write_buffer.keys import Key
 from tidemark.write_buffer.ranges import NumberRange
-
-__all__ = [
-    "Engine", "Ingesting", "Minted", "Part", "Share", "append", "mint", "open_ingesting", "share_out", "write_part",
-]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +30,9 @@ class Share:
 
     sequencers: tuple[int, ...] = ()
     has_batches: bool = False
+
+    def overlaps(self, other: Share) -> bool:
+        return bool({*self.sequencers} & {*other.sequencers}) or (self.has_batches and other.has_batches)
 
     def to_json(self) -> dict[str, Any]:
         return {"sequencers": list(self.sequencers), "batches": self.has_batches}
@@ -70,6 +66,13 @@ class Minted:
 
     def batches_of(self, share: Share) -> tuple[PlannedBatch, ...]:
         return self.batches.batches if share.has_batches else ()
+
+    def batches_to_append(self, share: Share) -> PlannedBatches:
+        """Return what a commit of ``share`` says of batches; nothing if there are some, and they are not its own.
+
+        Nobody has then looked at the log of batches, so that no partition is closed.
+        """
+        return self.batches if share.has_batches or not self.batches.batches else PlannedBatches()
 
     def to_json(self) -> dict[str, Any]:
         look, seen = self.look, self.look.batches
@@ -136,7 +139,7 @@ class Part:
     branch: str = ""
     snapshot_id: int = 0
     rows: int = 0
-    bad_branch: str = ""  # of the quarantine; empty: no row is bad
+    has_bad: bool = False  # whether bad rows lie on the branch of that name of the quarantine
     tallies: tuple[Tally, ...] = ()
     error: ErrorReport | None = None
 
@@ -153,7 +156,7 @@ class Part:
             "branch": self.branch,
             "snapshot": self.snapshot_id,
             "rows": self.rows,
-            "bad_branch": self.bad_branch,
+            "has_bad": self.has_bad,
             "tallies": [str(tally) for tally in self.tallies],
             "error": None if error is None else {**plain(error.to_json()), "exit_code": int(error.exit_code)},
         }
@@ -168,7 +171,7 @@ class Part:
             branch=fields["branch"],
             snapshot_id=fields["snapshot"],
             rows=fields["rows"],
-            bad_branch=fields["bad_branch"],
+            has_bad=fields["has_bad"],
             tallies=tuple(Tally.parse(text) for text in fields["tallies"]),
             error=None if error is None else ErrorReport(**{**error, "exit_code": ExitCode(error["exit_code"])}),
         )
@@ -191,46 +194,6 @@ def share_out(minted: Minted, workers: Sequence[int], holder: int) -> dict[int, 
         for worker, ids in chosen.items()
     }
     return {worker: share for worker, share in shares.items() if share != Share()}
-
-
-def mint(run: Ingesting, *, measures: bool = True) -> Minted | CollectionReport:
-    """Return what is to come next, ``engine.max_entries`` at most; or a report if nothing is to come for now.
-
-    Nothing is to come where nothing waits (partitions that the clock has passed are closed), beyond the hard limit,
-    and while the deployment is read-only, which stages nothing here. Without ``measures`` the lag is left out.
-
-    Raises as ``ingest``.
-    """
-    raise NotImplementedError
-
-
-def write_part(run: Ingesting, minted: Minted, share: Share, *, branch: str) -> Part:
-    """Read, decode and stage a share on ``branch``, and its bad rows on the branch of that name of the quarantine.
-
-    ``branch`` is ``staged/GENERATION/ingest/NAME``, as ``name_attempt`` returns it; what another part left there is
-    dropped first. Whoever cannot raise, since others wait for the part, hands on ``Part.failed``.
-
-    Raises:
-        InputsGone: If the columns changed since the mint, the buffer was made anew, or another run dropped the branch.
-        NeedsSpark: If the share has too many entries for this process, and there is no Spark.
-        LateRows: If late rows came, and the collection refuses them.
-        Others as ``ingest``.
-    """
-    raise NotImplementedError
-
-
-def append(run: Ingesting, minted: Minted, parts: Sequence[Part], *, measures: bool = True) -> CollectionReport:
-    """Publish all parts in one commit, and then their bad rows; return the report, which names the first error.
-
-    A part whose branch is gone or damaged counts as not delivered. What was not delivered is in no ledger, so that the
-    next mint plans it again. Without ``measures`` nothing is measured, and nobody is told the progress.
-
-    Raises:
-        InputsGone: If the mint does not hold any more, or no part arrived: mint again.
-        RangeOverlap: If another run published some of the numbers before; nothing became visible.
-        Others as ``publish_rows``.
-    """
-    raise NotImplementedError
 
 
 def _name_to_json(name: BatchName) -> list[Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.sources.formats.buffer import BufferSource
-from tidemark.errors import UsageError
+from tidemark.errors import TidemarkError, UsageError
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.batches import BatchesSeen
@@ -20,12 +21,17 @@ from tidemark.ingest.delivery import SMALL_ENTRIES
 from tidemark.ingest.publish import Target
 from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.back_end import Connection
+from tidemark.write_buffer.keys import Key, read_keys
 from tidemark.write_buffer.ranges import DEFAULT_PART_NUMBERS
 from tidemark.write_buffer.reader import Reader
 from tidemark.write_buffer.registry import open_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+KEYS_FRESH_MS = 30_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,27 +63,46 @@ class Ingesting:
     other_attempts: list[str] = field(init=False)  # branches of attempts that died, or are still at work
     seen: BatchesSeen = field(init=False)
     dropped: list[dict[str, str]] = field(default_factory=list)  # batches that nobody could publish, not reported yet
-    _looked_for: str | None = ""  # the mint that the reader was compared with the buffer for; empty: just opened
+    mint: str = ""  # the id of the last mint that the reader was compared with the buffer for; empty: just opened
+    keys: Mapping[str, Key] | None = None
+    keys_until_ms: int | None = None  # when they are to be read again; None: nobody has read them
 
     def look_again(self, mint: str) -> None:
         """Compare the reader with the buffer, once for each ``mint``: a reader knows what there was when it was opened.
 
-        If the log has another sequencer by now, or was made anew, the reader is opened again.
+        If the log has other sequencers by now, or was made anew, the reader is opened again.
 
         Raises as ``open_reader``.
         """
-        is_new = self._looked_for == ""
-        if self._looked_for != mint and not is_new:
-            self._looked_for = None
+        if self.mint not in {"", mint}:
             fresh = open_reader(self.connection)
-            known = self.reader.identity, self.reader.sequencer_ids()
-            if (fresh.identity, fresh.sequencer_ids()) == known:  # whose connections are there already
-                fresh.close()
+            if (fresh.identity, fresh.sequencer_ids()) == (self.reader.identity, self.reader.sequencer_ids()):
+                fresh.close()  # the other one has its connections
             else:
                 self.reader.close()
                 self.reader = fresh
                 self.target = replace(self.target, log=log_of(self.connection, fresh))
-        self._looked_for = mint
+                self.keys_until_ms = None
+        self.mint = mint
+
+    def fetch_keys(self) -> Mapping[str, Key] | None:
+        """Return the keys of tables that the buffer keeps, as of half a minute ago at most; None if it keeps none.
+
+        Raises as ``read_keys`` if the declaration wants every key to be looked at.
+        """
+        now_ms = self.target.clock.now_ms()
+        if self.keys_until_ms is None or now_ms >= self.keys_until_ms:
+            self.keys, self.keys_until_ms = self._read_keys(), now_ms + KEYS_FRESH_MS
+        return self.keys
+
+    def _read_keys(self) -> Mapping[str, Key] | None:
+        try:
+            return read_keys(self.connection) or None
+        except TidemarkError as error:  # a login may be allowed to read the buffer, and not what stands beside it
+            if self.source.check_keys:
+                raise
+            log.warning("the keys of %s cannot be read, so that none are checked: %s", self.reader.name, error)
+            return None
 
 
 def log_of(connection: Connection, reader: Reader) -> BufferLog:
