@@ -18,7 +18,7 @@ from tidemark.iceberg.shards import Shards
 from tidemark.ingest.parts.ingesting import Engine, Ingesting, open_ingesting
 from tidemark.ingest.parts.reporting import closing_of, name_of, report
 from tidemark.ingest.parts.shares import Minted, share_out
-from tidemark.ingest.parts.steps import append, count_entries, look, plan, read_planned, write_part
+from tidemark.ingest.parts.steps import append, count_entries, join, look, plan, read_planned, write_part
 from tidemark.ingest.publish import drop_attempts, name_attempt
 from tidemark.ingest.range_rows import Tally
 from tidemark.ingest.stage import stage_batch
@@ -64,6 +64,7 @@ def ingest(
 
 def _ingest_once(run: Ingesting) -> CollectionReport:
     """Take the steps of an ingest; after a conflict with another commit, the loop takes all steps again."""
+    join(run)
     look(run)
     minted = plan(run)
     if isinstance(minted, CollectionReport):

@@ -80,21 +80,27 @@ def mint(run: Ingesting, *, measures: bool = True) -> Minted | CollectionReport:
         UpperMismatch: If another commit was faster (or ``RangeOverlap``, ``InputsGone``, ``Fenced``): mint again.
         Others as ``ingest``.
     """
-    look(run)
+    join(run)
     if run.mode is Mode.READ_ONLY:
         upper, what = run.head.state.upper, f"ingest of {run.declaration.name!r}"
         details = {SKIPPED_BECAUSE: str(read_only(run.target.deployment.generation, what))}
         return CollectionReport(outcome=Outcome.SKIPPED, lower=upper, upper=upper, details=details)
+    look(run)
     return plan(run, measures=measures)
 
 
+def join(run: Ingesting) -> None:
+    """Read the mode, and where the collection stands."""
+    shard = run.target.shard
+    _, run.mode = join_to_write(shard, run.target.deployment)
+    run.head = shard.load()
+    check_append_only(run.head, shard.name)
+
+
 def look(run: Ingesting) -> None:
-    """Join, drop batches that nobody can publish, and finish the publish of a run that died."""
-    run.look_again(mint := uuid4().hex)
-    target = run.target
-    run.mint, (_, run.mode) = mint, join_to_write(target.shard, target.deployment)
-    head = target.shard.load()
-    check_append_only(head, target.shard.name)
+    """Drop batches that nobody can publish, finish the publish of a run that died, and look at the buffer."""
+    run.look_again(uuid4().hex)
+    target, head = run.target, run.head
     run.other_attempts = find_attempts(target, run.mode)
     if run.mode is Mode.READ_WRITE:
         finish_pending(target, head)
@@ -107,7 +113,7 @@ def look(run: Ingesting) -> None:
 
 
 def plan(run: Ingesting, *, measures: bool = True) -> Minted | CollectionReport:
-    """Plan the numbers that the log holds and the collection does not have, after a ``look``; else as ``mint``."""
+    """Plan the numbers that the log holds and the collection lacks, after ``join`` and ``look``; else as ``mint``."""
     minted = _plan(run)
     if not minted.planned and not minted.batches.batches:
         return _close(run, minted)
