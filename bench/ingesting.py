@@ -31,8 +31,9 @@ from tidemark.iceberg.shard.layout import TABLE_PROPERTIES
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import BufferLog, look_at
-from tidemark.ingest.ingest import Engine, ingest
+from tidemark.ingest.ingest import ingest
 from tidemark.ingest.messages import RowDecoder, decoded_columns
+from tidemark.ingest.parts.ingesting import Engine
 from tidemark.ingest.plan import plan_ingest
 from tidemark.ingest.range_rows import RowReading, cut_parts
 from tidemark.ingest.spark_source import observed_tallies, read_rows

@@ -36,8 +36,9 @@ from tidemark.iceberg.shard.layout import TABLE_PROPERTIES
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
-from tidemark.ingest import ingest as ingesting
+from tidemark.ingest.ingest import ingest
 from tidemark.ingest.partitions.state import PROPERTY, PartitionRules, Partitions
+from tidemark.ingest.parts import ingesting
 from tidemark.ingest.persist.inputs import find_times, intervals_of
 from tidemark.ingest.persist.limits import as_chunks
 from tidemark.ingest.persist.persist import Engine, persist
@@ -116,7 +117,7 @@ class _Persisting:
                 name = BatchName("bench", Range(number, number + 1))
                 append_frame(shard, name, self._batch(number), deployment=deployment, clock=clock)
             engine = ingesting.Engine()
-            ingesting.ingest(shards, self.declaration(), deployment=deployment, clock=clock, engine=engine)
+            ingest(shards, self.declaration(), deployment=deployment, clock=clock, engine=engine)
         plain = self._stored().limit(0).writeTo(PLAIN)
         for asked in FILE_FORM:
             plain = plain.tableProperty(asked, TABLE_PROPERTIES[asked])

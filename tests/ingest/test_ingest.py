@@ -15,7 +15,7 @@ from tidemark.collections.staged.flush import flush_all
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.staging.branches import drop_staged, list_staged
-from tidemark.ingest import ingest
+from tidemark.ingest.parts import steps
 from tidemark.ingest.quarantine import list_quarantined
 from tidemark.report import Outcome
 
@@ -159,7 +159,7 @@ def test_what_expires_while_it_is_read_is_counted(ingesting: Home, monkeypatch: 
     ingesting.send_rows(0, 2)
     ingesting.ingest()
     ingesting.send_rows(0, 5)
-    monkeypatch.setattr(ingest, "fail_point", lambda _: ingesting.buffer.logs[0].expire(5))
+    monkeypatch.setattr(steps, "fail_point", lambda _: ingesting.buffer.logs[0].expire(5))
     report = ingesting.ingest()
     assert (report.details["lost"], ingesting.ids()) == (3, [0, 1, 5, 6])
 
@@ -308,7 +308,7 @@ def test_rows_that_are_not_what_is_expected_stay_in_the_buffer(ingesting: Home) 
 def test_a_run_that_is_overtaken_finds_its_ranges_done(ingesting: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     ingesting.declare_reader()
     ingesting.send_rows(0, 2)
-    look_at, overtaken = ingest.look_at, False
+    look_at, overtaken = steps.look_at, False
 
     def look_and_be_overtaken(*arguments: Any) -> Any:
         nonlocal overtaken
@@ -319,7 +319,7 @@ def test_a_run_that_is_overtaken_finds_its_ranges_done(ingesting: Home, monkeypa
             assert ingesting.ingest().inserted == 5
         return found
 
-    monkeypatch.setattr(ingest, "look_at", look_and_be_overtaken)
+    monkeypatch.setattr(steps, "look_at", look_and_be_overtaken)
     assert ingesting.ingest().outcome is Outcome.UNCHANGED
     assert (ingesting.ids(), ingesting.ledgers()) == (list(range(5)), {"0": "0:5"})
     assert ingesting.branches() == set()

@@ -18,9 +18,10 @@ from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit import publisher as shard_commit
 from tidemark.iceberg.staging import files as file_staging
 from tidemark.iceberg.staging.branches import drop_staged, find_abandoned
-from tidemark.ingest import ingest, quarantine
+from tidemark.ingest import quarantine
 from tidemark.ingest import stage as staging
 from tidemark.ingest.partitions.state import Partitions
+from tidemark.ingest.parts import steps
 from tidemark.interval import Unit
 from tidemark.report import Outcome
 
@@ -36,7 +37,7 @@ LATER_MS = 10**15
 BAD_LINE = b'{"id":"x"}'
 # Of a run with bad rows: the columns of the quarantine are there, and two batches are staged and published.
 POINTS = (
-    *ingest.FAIL_POINTS,
+    *steps.FAIL_POINTS,
     *(f"{point}{which}" for point in file_staging.FAIL_POINTS for which in ("", ":2")),
     *(f"{point}{which}" for point in shard_commit.FAIL_POINTS for which in ("", ":2")),
 )
@@ -58,7 +59,7 @@ def fill(ingesting: Home, sequencers: int) -> None:
     ingesting.send(0, BAD_LINE)
 
 
-@pytest.mark.parametrize(("point", "run"), real_first([*ingest.FAIL_POINTS]))
+@pytest.mark.parametrize(("point", "run"), real_first([*steps.FAIL_POINTS]))
 def test_killed_ingest_is_done_once(declared: Home, point: str, run: Callable[..., int]) -> None:
     died = run(declared.settings, "buffer", "ingest", point=point)
     assert died == FAIL_POINT_EXIT, f"{point} was never reached"
@@ -106,7 +107,7 @@ def test_every_row_of_many_partitions_comes_once(
     assert sorted(ingesting.ledgers()) == sorted(map(str, range(sequencers)))
 
 
-@pytest.mark.parametrize("point", [*ingest.FAIL_POINTS, *shard_commit.FAIL_POINTS])
+@pytest.mark.parametrize("point", [*steps.FAIL_POINTS, *shard_commit.FAIL_POINTS])
 def test_a_killed_ingest_leaves_rows_and_the_state_of_partitions_together(
     ingesting: Home, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:

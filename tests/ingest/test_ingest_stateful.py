@@ -38,9 +38,10 @@ from tidemark.iceberg.shard.column_names import BATCH, PRODUCER
 from tidemark.iceberg.shard.damage import find_damage
 from tidemark.iceberg.staging import files as file_staging
 from tidemark.iceberg.staging.branches import branch_name
-from tidemark.ingest import ingest, quarantine
+from tidemark.ingest import quarantine
 from tidemark.ingest import stage as staging
 from tidemark.ingest.partitions.state import PROPERTY, Partitions
+from tidemark.ingest.parts import steps
 from tidemark.ingest.persist import persist as persisting
 from tidemark.ingest.persist.persist import persist_all
 from tidemark.ingest.publish import WRITER
@@ -61,7 +62,7 @@ SEQUENCERS, GENERATIONS = st.integers(0, 1), st.sampled_from([1, 1, 1, 2, 2, 3])
 GOOD, FITS_LATER, NEVER_FITS = "good", "without a table", "of another type"
 ENTRIES = st.lists(st.lists(st.sampled_from([GOOD, GOOD, FITS_LATER, NEVER_FITS]), max_size=3), min_size=1, max_size=3)
 POINTS = (
-    *ingest.FAIL_POINTS,
+    *steps.FAIL_POINTS,
     *staging.FAIL_POINTS,
     *(f"{point}{nth}" for point in (*file_staging.FAIL_POINTS, *shard_commit.FAIL_POINTS) for nth in ("", ":2")),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tidemark.ingest import ingest as module
+from tidemark.ingest.parts import ingesting as module
 from tidemark.report import Outcome
 from tidemark.write_buffer.address import parse_connection
 from tidemark.write_buffer.errors import BufferUnreachable

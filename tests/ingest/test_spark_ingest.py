@@ -21,8 +21,9 @@ from tidemark.collections.staged.batches import BatchName
 from tidemark.collections.staged.flush import flush_all
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.shard.ledger import Range
-from tidemark.ingest.ingest import Engine, ingest
+from tidemark.ingest.ingest import ingest
 from tidemark.ingest.partitions.state import Partitions
+from tidemark.ingest.parts.ingesting import Engine
 from tidemark.interval import Unit
 from tidemark.report import Outcome
 from tidemark.settings import PROJECT_ROOT

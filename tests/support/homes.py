@@ -34,7 +34,7 @@ from tidemark.collections.schema.ddl import parse_columns
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
-from tidemark.ingest.ingest import Engine
+from tidemark.ingest.parts.ingesting import Engine
 from tidemark.ingest.progress import count_waiting_in
 from tidemark.ingest.run import choose_ingested, ingest_all
 from tidemark.settings import Settings

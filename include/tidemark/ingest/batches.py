@@ -108,12 +108,11 @@ def look_at_batches(
             return BatchesSeen()
         own = replace(beside, digest=BufferLog.of(connection, identity=reader.identity).digest)
         check_same_log(own, known, source)
-        producer, watermark = own.producer(0), reader.fetch_high_watermark(0)
+        producer, (earliest, watermark) = own.producer(0), reader.fetch_bounds(0)
         done = published.get(producer, Ledger())
         if done.ranges and done.ranges[-1].end > watermark:
             raise AfterWatermark(0, done.ranges[-1].end, watermark, buffer=reader.name)
         holes = done.holes(Range(0, watermark))
-        earliest = reader.fetch_earliest(0)
         lost = max(0, earliest - holes[0].start) if holes and done.ranges else 0
         if lost and source.on_expired is OnLost.FAIL:
             raise NoLongerExists(0, holes[0].start, earliest, buffer=reader.name)

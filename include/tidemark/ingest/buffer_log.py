@@ -83,8 +83,7 @@ def look_at(reader: Reader) -> dict[int, Bounds]:
 
     Raises ``BufferUnreachable`` if the buffer does not answer.
     """
-    ids = sorted(reader.sequencer_ids())
-    return {id_: Bounds(reader.fetch_earliest(id_), reader.fetch_high_watermark(id_)) for id_ in ids}
+    return {id_: Bounds(*reader.fetch_bounds(id_)) for id_ in sorted(reader.sequencer_ids())}
 
 
 def check_buffer_source(declaration: Declaration) -> BufferSource:

@@ -18,7 +18,7 @@ from tidemark.iceberg.staging.branches import StagedBatch
 from tidemark.iceberg.staging.files import stage_files
 from tidemark.ingest.messages import QUARANTINE_SCHEMA
 from tidemark.ingest.range_rows import STAMPS, RowReading, StampedPart, Tally
-from tidemark.write_buffer.registry import open_reader
+from tidemark.write_buffer.reader import Reader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,26 +117,25 @@ class RowsForSpark:
 Rows = RowsInMemory | RowsForSpark
 
 
-def read_into_memory(reading: RowReading, parts: Sequence[StampedPart]) -> RowsInMemory | None:
+def read_into_memory(reading: RowReading, parts: Sequence[StampedPart], reader: Reader) -> RowsInMemory | None:
     """Read and decode ``parts`` in this process; None if the entries have more bytes than a process should hold.
 
-    Raises as ``RowReading.read``.
+    ``reader`` is an open one of the buffer. Raises as ``RowReading.read``.
     """
     good = [reading.good_schema.empty_table()]
     bad = [pa.schema([*QUARANTINE_SCHEMA, *STAMPS]).empty_table()]
     tallies: list[Tally] = []
     read_bytes = 0
-    with open_reader(reading.connection) as reader:
-        for part in parts:
-            with_bad = reading.judges_late or not part.has_quarantined
-            for good_rows, bad_rows, tally in reading.read(part, with_bad=with_bad, reader=reader):
-                good.append(good_rows.cast(good[0].schema))
-                if bad_rows is not None:
-                    bad.append(bad_rows)
-                tallies.append(tally)
-                read_bytes += tally.read_bytes
-                if read_bytes > SMALL_BYTES:
-                    return None
+    for part in parts:
+        with_bad = reading.judges_late or not part.has_quarantined
+        for good_rows, bad_rows, tally in reading.read(part, with_bad=with_bad, reader=reader):
+            good.append(good_rows.cast(good[0].schema))
+            if bad_rows is not None:
+                bad.append(bad_rows)
+            tallies.append(tally)
+            read_bytes += tally.read_bytes
+            if read_bytes > SMALL_BYTES:
+                return None
     return RowsInMemory(reading, pa.concat_tables(good), pa.concat_tables(bad), tallies)
 
 

@@ -1,9 +1,9 @@
 """Publishes staged rows, and then their bad rows; drops the branches of attempts that did not publish.
 
-The rows and the new numbers of all sequencers become visible in one commit. A table property of this commit names the
-branch of the attempt's bad rows, which was written before; the next run publishes that branch before anything else.
-So the quarantine always holds exactly the bad rows of what was published, whenever a process dies, and an attempt that
-lost leaves only branches, which the next one drops.
+The rows and the new numbers of all sequencers become visible in one commit, whichever processes staged them. A table
+property of this commit names the branches of their bad rows, which were written before; the next run publishes these
+branches before anything else. So the quarantine always holds exactly the bad rows of what was published, whenever a
+process dies, and an attempt that lost leaves only branches, which the next one drops.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from tidemark.ingest.partitions.counting import Counted
 from tidemark.retry import retrying
 
 WRITER = "ingest"  # not the name of a producer: only an ingest publishes these branches
-# Of the bad rows that belong to the last publish: the branch of the quarantine, and the batches that have such rows.
+# Of the bad rows that belong to the last publish: a line for each branch of the quarantine, and the batches that have
+# such rows there.
 PENDING = "tidemark.ingest.quarantine"
 _PENDING_STAGED = PENDING + "."  # and the generation: the branch that belongs to the last staged range, and the batch
 
@@ -98,7 +99,8 @@ def drop_attempts(target: Target, branches: Sequence[str]) -> None:
     quarantine = target.quarantine
     if quarantine is not None:
         properties = target.shard.load().table.properties
-        pending = {text.split(" ")[0] for key, text in properties.items() if key.startswith(PENDING)}
+        texts = [text for key, text in properties.items() if key.startswith(PENDING)]
+        pending = {line.split(" ")[0] for text in texts for line in text.splitlines()}
         drop_staged(quarantine, set(branches) - pending)
 
 
@@ -112,7 +114,7 @@ def finish_staged(target: Target, head: ShardHead) -> None:
 
 
 def describe_bad(attempt: str, names: Iterable[BatchName]) -> str:
-    """Return the text of a table property that says which batches have the bad rows on the branch ``attempt``."""
+    """Return a line of a table property that says which batches have the bad rows on the branch ``attempt``."""
     return " ".join((attempt, *(f"{name.producer}/{name.range_text}" for name in names)))
 
 
@@ -154,36 +156,41 @@ def finish_pending(target: Target, head: ShardHead) -> None:
 
 
 def finish_quarantine(target: Target, pending: str) -> None:
-    """Publish the bad rows that ``pending`` describes; do nothing if another run has done so, or it is read-only.
+    """Publish the bad rows that the lines of ``pending`` describe, without those that another run has published.
 
-    The batches go into the ledger of the quarantine: a batch that another deployment has staged brings no bad row
-    again.
+    Nothing is done while the deployment is read-only. The batches go into the ledger of the quarantine: a batch that
+    another deployment has staged brings no bad row again.
 
     Raises:
-        DamagedBatch: If the branch does not hold what was staged on it.
+        DamagedBatch: If a branch does not hold what was staged on it.
         ConflictsUnsettled: If other commits kept winning; the bad rows are durable, and the next run tries again.
     """
     if (quarantine := target.quarantine) is not None:
         retrying(InputsGone, attempts=ATTEMPTS, what=f"the quarantine of {target.shard.name!r}")(
-            _finish_quarantine_once, target, quarantine, *_parse_bad(pending)
+            _finish_quarantine_once, target, quarantine, [_parse_bad(line) for line in pending.splitlines()]
         )
 
 
-def _finish_quarantine_once(target: Target, quarantine: Shard, branch: str, names: Sequence[BatchName]) -> None:
+def _finish_quarantine_once(
+    target: Target, quarantine: Shard, described: Sequence[tuple[str, Sequence[BatchName]]]
+) -> None:
     writer, mode = join_to_write(quarantine, target.deployment)
     head = quarantine.load()
-    if branch not in head.staged_branches or mode is Mode.READ_ONLY:
+    waiting = [(branch, names) for branch, names in described if branch in head.staged_branches]
+    if not waiting or mode is Mode.READ_ONLY:
         return
-    staged = read_intact(head.table, branch, None, of_present_schema=False)
-    if staged is None:
-        raise DamagedBatch(
-            f"the bad rows on {branch!r} of {quarantine.name!r} are not what was staged there",
-            hint="look at the branch, then drop it with the table's own tools: ALTER TABLE … DROP BRANCH",
-        )
-    batch, ledgers = Batch(added=staged.files, branches=((branch, staged.snapshot_id),)), head.state.ledgers
-    new = (name for name in names if not ledgers.get(name.producer, Ledger()).overlaps(name.range))
-    numbers = [Batch(producer=name.producer, range=name.range) for name in new]
-    publish(writer, head, [batch, *numbers], clock=target.clock)
+    batches = []
+    for branch, names in waiting:
+        staged = read_intact(head.table, branch, None, of_present_schema=False)
+        if staged is None:
+            raise DamagedBatch(
+                f"the bad rows on {branch!r} of {quarantine.name!r} are not what was staged there",
+                hint="look at the branch, then drop it with the table's own tools: ALTER TABLE … DROP BRANCH",
+            )
+        new = [name for name in names if not head.state.ledgers.get(name.producer, Ledger()).overlaps(name.range)]
+        batches.append(Batch(added=staged.files, branches=((branch, staged.snapshot_id),)))
+        batches += [Batch(producer=name.producer, range=name.range) for name in new]
+    publish(writer, head, batches, clock=target.clock)
 
 
 class PublishedRows(NamedTuple):
@@ -194,9 +201,15 @@ class PublishedRows(NamedTuple):
 
 
 def publish_rows(
-    target: Target, names: Sequence[BatchName], staged: StagedRows, closing: Closing | None, *, turn: int, pending: str
+    target: Target,
+    names: Sequence[BatchName],
+    staged: Sequence[StagedRows],
+    closing: Closing | None,
+    *,
+    turn: int,
+    pending: str,
 ) -> PublishedRows:
-    """Publish the staged rows and their ``names`` in one commit, which also describes the ``pending`` bad rows.
+    """Publish all staged rows and their ``names`` in one commit, which also describes the ``pending`` bad rows.
 
     The rows bear the ``turn`` of the log.
 
@@ -215,15 +228,24 @@ def publish_rows(
 
 
 def _publish_rows_once(
-    target: Target, names: Sequence[BatchName], staged: StagedRows, closing: Closing | None, *, turn: int, pending: str
+    target: Target,
+    names: Sequence[BatchName],
+    staged: Sequence[StagedRows],
+    closing: Closing | None,
+    *,
+    turn: int,
+    pending: str,
 ) -> PublishedRows:
-    shard, batch = target.shard, staged.batch
-    rows = Batch(
-        added=batch.files,
-        branches=((batch.branch, batch.snapshot_id),),
-        schema_id=staged.schema_id,
-        is_open=closing is not None and closing.rules.keeps_open,
-    )
+    shard, is_open = target.shard, closing is not None and closing.rules.keeps_open
+    rows = [
+        Batch(
+            added=part.batch.files,
+            branches=((part.batch.branch, part.batch.snapshot_id),),
+            schema_id=part.schema_id,
+            is_open=is_open,
+        )
+        for part in staged
+    ]
     numbers = [Batch(producer=name.producer, range=name.range) for name in names]
     writer, mode = join_to_write(shard, target.deployment)
     if mode is Mode.READ_ONLY:
@@ -233,11 +255,13 @@ def _publish_rows_once(
     if target.expect is not None:
         name = ", ".join(map(str, names))
         hint = "repair the rows, or alter `expect` and apply it; then ingest again"
-        check_expectations(head.table, BatchFiles(shard.name, name, batch.files, hint), target.expect)
+        files = tuple(file for part in staged for file in part.batch.files)
+        check_expectations(head.table, BatchFiles(shard.name, name, files, hint), target.expect)
     remembered = {PENDING: pending} | remember_turn(target.log, turn, head.table.properties)
-    counted = None if closing is None else closing.advance(head, names, staged.tallies)
+    tallies = [tally for part in staged for tally in part.tallies]
+    counted = None if closing is None else closing.advance(head, names, tallies)
     published = writer.publish(
-        rows,
+        *rows,
         *numbers,
         lower=head.state.open_upper(f"collection {shard.name!r}"),
         new_upper=head.state.next_upper(target.clock.now_ms()),

@@ -12,8 +12,9 @@ from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.errors import TidemarkError
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import check_buffer_source
-from tidemark.ingest.ingest import Engine, ingest
+from tidemark.ingest.ingest import ingest
 from tidemark.ingest.latest.ingest import ingest_latest
+from tidemark.ingest.parts.ingesting import Engine
 from tidemark.ingest.preflight import check_named
 from tidemark.report import CollectionReport, Report
 

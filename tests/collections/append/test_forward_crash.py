@@ -12,7 +12,7 @@ from tidemark.collections.append import append, forward
 from tidemark.collections.deployment import Mode
 from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import FAIL_POINT_EXIT
-from tidemark.ingest import ingest
+from tidemark.ingest.parts import steps
 from tidemark.write_buffer.batches import batch_log
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def test_killed_flush_brings_each_batch_once(forwarding: Home, point: str) -> No
     assert forwarding.branches() == set()
 
 
-@pytest.mark.parametrize("point", ingest.FAIL_POINTS)
+@pytest.mark.parametrize("point", steps.FAIL_POINTS)
 def test_killed_ingest_of_a_batch_is_done_once(forwarding: Home, point: str) -> None:
     forwarding.declare_reader("short", source={"table": "gate"}, schema="id int, name string")
     (forwarding.folder / "big.csv").write_text("id,name\n1,a\n99999999999,b\n", encoding="utf-8")

@@ -29,8 +29,8 @@ from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import RangeOverlap
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.staging import files as file_staging
-from tidemark.ingest import ingest as ingest_module
 from tidemark.ingest import stage as stage_module
+from tidemark.ingest.parts import steps
 from tidemark.report import Outcome
 from tidemark.settings import Settings
 from tidemark.write_buffer.batches import batch_log as batches_module
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MODULES = (
-    append_module, batches_module, file_staging, flush_module, forward_module, ingest_module, stage_module
+    append_module, batches_module, file_staging, flush_module, forward_module, steps, stage_module
 )  # fmt: skip
 POINTS = st.sampled_from([None, *(point for module in MODULES for point in module.FAIL_POINTS)])
 WRITERS, READERS = ("gate", "own"), {"own": ("own",), "events": ("gate", "own")}  # and whose rows they get

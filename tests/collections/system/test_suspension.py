@@ -17,7 +17,7 @@ from tidemark.collections.system.recorder import record_run
 from tidemark.collections.system.status_table import ObjectStatus, read_status_table
 from tidemark.collections.system.suspension import settle
 from tidemark.errors import Dropped, FencedByEpoch, UpperMismatch
-from tidemark.ingest.ingest import Engine
+from tidemark.ingest.parts.ingesting import Engine
 from tidemark.ingest.run import choose_ingested, ingest_all
 from tidemark.report import SKIPPED_BECAUSE, SUSPENDED, CollectionReport, ErrorReport, Outcome, Report
 

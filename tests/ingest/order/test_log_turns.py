@@ -15,10 +15,10 @@ from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import InputsGone
 from tidemark.iceberg.reading.arrow import read_arrow
-from tidemark.ingest import ingest
 from tidemark.ingest.buffer_log import BufferLog
 from tidemark.ingest.order.entry_numbers import NUMBERS, as_entries, as_entry, numbers_of
 from tidemark.ingest.order.log_turns import find_turn, read_turns, remember_turn
+from tidemark.ingest.parts import steps
 from tidemark.ingest.quarantine import retry
 from tidemark.interval import time_text
 
@@ -112,7 +112,7 @@ def test_a_run_that_finds_another_log_begun_takes_the_next_turn(second: Home, mo
         with second.shards.iceberg.load_table(("collections", "events")).transaction() as transaction:
             transaction.set_properties(remember_turn(other, 1, {}))
 
-    monkeypatch.setattr(ingest, "fail_point", begin_another)
+    monkeypatch.setattr(steps, "fail_point", begin_another)
     assert second.ingest().inserted == 1
     assert entries(second) == {10: 0, 20: as_entry(0, 2)}
 

@@ -23,7 +23,7 @@ from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit import publisher
 from tidemark.iceberg.reading.arrow import read_arrow
 from tidemark.iceberg.staging import files as file_staging
-from tidemark.ingest import ingest
+from tidemark.ingest.parts import steps
 from tidemark.ingest.persist import persist as persisting
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.kafka
 
 KILLS, MOST_KILLS, PARTITIONS = 15, 60, 2
 COMMANDS = {
-    ("buffer", "ingest", "events"): (*ingest.FAIL_POINTS, *file_staging.FAIL_POINTS, *publisher.FAIL_POINTS),
+    ("buffer", "ingest", "events"): (*steps.FAIL_POINTS, *file_staging.FAIL_POINTS, *publisher.FAIL_POINTS),
     ("buffer", "persist", "events", "--now"): (*persisting.FAIL_POINTS, *publisher.FAIL_POINTS),
 }
 HOURS = [datetime(2013, 1, 3, 5, tzinfo=UTC) + timedelta(minutes=minutes) for minutes in (0, 59, 60, 61)]

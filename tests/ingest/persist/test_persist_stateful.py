@@ -43,12 +43,12 @@ from tidemark.iceberg.reading.invariant import check_ledgers
 from tidemark.iceberg.shard.head import OPEN
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.staging import files as file_staging
-from tidemark.ingest import ingest
 from tidemark.ingest import stage as staging
 from tidemark.ingest.buffer_log import BufferLog
 from tidemark.ingest.partitions import state as partition_state
 from tidemark.ingest.partitions.recount import recount
 from tidemark.ingest.partitions.state import PROPERTY, Begun, Partitions
+from tidemark.ingest.parts import steps
 from tidemark.ingest.persist import inputs, split
 from tidemark.ingest.persist import persist as persisting
 from tidemark.ingest.persist.persist import persist_all
@@ -79,7 +79,7 @@ START = datetime(2013, 1, 3, 4, 30, tzinfo=UTC)  # half an hour before the clock
 # Of two hours; some share a millisecond, or stand at the end of an hour.
 OFFSETS_US = (0, 1, 999, 1_000, 30 * 60_000_000 - 1, 30 * 60_000_000, 40 * 60_000_000, 40 * 60_000_000)
 TWO_TIMES = tuple(f"{point}{nth}" for point in publisher.FAIL_POINTS for nth in ("", ":2"))
-INGEST_POINTS = (*ingest.FAIL_POINTS, *staging.FAIL_POINTS, *file_staging.FAIL_POINTS, *TWO_TIMES)
+INGEST_POINTS = (*steps.FAIL_POINTS, *staging.FAIL_POINTS, *file_staging.FAIL_POINTS, *TWO_TIMES)
 PASS_POINTS = (*persisting.FAIL_POINTS, *TWO_TIMES)
 COMPACTION_POINTS = (*compaction.FAIL_POINTS, *publisher.FAIL_POINTS)
 FLUSH_POINTS = (*flush_module.FAIL_POINTS, *publisher.FAIL_POINTS)

@@ -71,7 +71,7 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415
     from tidemark.collections.isolation import with_skipped  # noqa: PLC0415
     from tidemark.collections.system.suspension import settle  # noqa: PLC0415
-    from tidemark.ingest.ingest import Engine  # noqa: PLC0415
+    from tidemark.ingest.parts.ingesting import Engine  # noqa: PLC0415
     from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
     from tidemark.storage.running import leave_to_workers  # noqa: PLC0415
 

@@ -39,7 +39,7 @@ def ingest_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> lis
         from tidemark.collections.system.suspension import settle  # noqa: PLC0415
         from tidemark.iceberg.shards import Shards  # noqa: PLC0415
         from tidemark.ingest.delivery import SMALL_ENTRIES  # noqa: PLC0415
-        from tidemark.ingest.ingest import Engine  # noqa: PLC0415
+        from tidemark.ingest.parts.ingesting import Engine  # noqa: PLC0415
         from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
         from tidemark.storage.running import leave_to_workers  # noqa: PLC0415
 
