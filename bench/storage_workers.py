@@ -42,6 +42,7 @@ from tidemark.storage.dataflow import Surroundings
 from tidemark.storage.ingestion_dataflow import IngestionDataflow
 from tidemark.storage.process import Until, run_worker
 from tidemark.storage.sharing import place_of
+from tidemark.write_buffer import registry
 from tidemark.write_buffer.file.folder import open_folder
 from tidemark.write_buffer.file.log import encode_message
 from tidemark.write_buffer.formats.entry import Message
@@ -247,14 +248,14 @@ def _metadata_bytes(shard: Any) -> int:
 
 def throttled_worker(index: int, workers: int) -> None:
     """Be a worker whose source gives so many entries a second at most."""
-    read_batches = range_rows.read_batches
+    read_batches = registry.read_batches
 
     def read_slowly(*arguments: Any) -> Iterator[Any]:
         for batch in read_batches(*arguments):
             time.sleep(batch.num_rows / ENTRIES_A_SECOND)
             yield batch
 
-    range_rows.read_batches = read_slowly
+    vars(range_rows)["read_batches"] = read_slowly
     settings = Settings.load(os.environ)
     run_worker(settings, index=index, workers=workers, until=Until(), stop=Event(), clock=SystemClock())
 

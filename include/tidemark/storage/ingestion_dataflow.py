@@ -19,7 +19,7 @@ from typing import Final
 from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.isolation import NeedsSpark, skipped
 from tidemark.collections.sources.formats.buffer import BufferSource
-from tidemark.errors import FencedByEpoch, RangeOverlap, StaleState, TidemarkError
+from tidemark.errors import FencedByEpoch, InputsGone, RangeOverlap, StaleState, TidemarkError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shards import Shards
@@ -193,6 +193,8 @@ class IngestionDataflow:
         if own in shares:
             parts[own] = _write(run, minted, shares[own])
         while waited_for:
+            if not self._rounds.may_run:  # the others wait, too, and so write nothing
+                raise InputsGone("the deployment became read-only, or this worker is to end")
             for index in sorted(waited_for):
                 entry = self.around.board.get(round_place(self.start.id, index))
                 if entry is not None and (entry.life, entry.number) == (self.started_at, number):
@@ -233,12 +235,15 @@ class IngestionDataflow:
             return
         fail_point("round.written")
         self._board.put(place, part.to_json(), life=self.started_at, number=entry.number)
-        error, now_ms = "", self.around.clock.now_ms()
-        if part.error is not None:
-            error = f"{part.error.kind}: {part.error.message}"
+        failed, news = part.error, self._rounds.news
+        self._rounds.news = replace(
+            news,
+            rounds=news.rounds + 1,
+            error="" if failed is None else f"{failed.kind}: {failed.message}",
+            error_ms=0 if failed is None else self.around.clock.now_ms(),
+        )
+        if failed is not None:
             self._reopen()
-        news = self._rounds.news
-        self._rounds.news = replace(news, rounds=news.rounds + 1, error=error, error_ms=now_ms if error else 0)
 
     # What is kept open
 

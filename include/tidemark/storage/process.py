@@ -137,14 +137,14 @@ class WorkerProcess:
         life.outbox.flush(life.log)
         fail_point("worker.flushed")
         for row in life.cursor.read(life.log):
-            self._apply(life.worker.take(row))
+            self._apply(life, life.worker.take(row))
             if life.control is not None:
                 life.control.see(row)
         if life.log.life_of(life.outbox.sender.name) != life.outbox.sender.life:
             raise ReplacedBySuccessor(f"{life.outbox.sender} was replaced", hint="the later one goes on")
         for answer in life.companion.answers():
-            self._apply(life.worker.handle_answer(answer))
-        self._hear(life.worker)
+            self._apply(life, life.worker.handle_answer(answer))
+        self._hear(life)
         self.around.may_write = life.worker.may_write
         self._control(life)
         self._tell()
@@ -170,12 +170,11 @@ class WorkerProcess:
         companion = Companion(partial(read_resume_points, self._shards))
         control = Control.begin(commands, workers=self.workers) if self.index == 0 else None
         self._life = life = _Life(commands, worker, outbox, cursor, companion, control)
-        self._apply(worker.replay(cursor.read(commands)))
+        self._apply(life, worker.replay(cursor.read(commands)))
         return life
 
-    def _apply(self, effects: Iterable[Effect]) -> None:
-        life = self._life
-        for effect in effects if life is not None else ():
+    def _apply(self, life: _Life, effects: Iterable[Effect]) -> None:
+        for effect in effects:
             match effect:
                 case Broadcast(command):
                     life.outbox.put(command)
@@ -203,12 +202,12 @@ class WorkerProcess:
             dataflow.stop()
             self._ending = [each for each in self._ending if not each.join(0)] + [dataflow]
 
-    def _hear(self, worker: Worker) -> None:
+    def _hear(self, life: _Life) -> None:
         """Take the news of the dataflows into the state of the worker."""
         for id_, dataflow in self.dataflows.items():
-            worker.advance(id_, dataflow.news.upper)
+            life.worker.advance(id_, dataflow.news.upper)
             if dataflow.failure:
-                self._apply(worker.fail(id_, dataflow.failure))
+                self._apply(life, life.worker.fail(id_, dataflow.failure))
                 dataflow.failure = ""
 
     def _control(self, life: _Life) -> None:
