@@ -358,6 +358,10 @@ class FencedByEpoch(Fenced):
     """A newer attempt, mode switch or migration of the same generation took over: start over."""
 
 
+class ReplacedBySuccessor(FencedByEpoch):
+    """A later life of the same process took over: stop, and leave the work to it."""
+
+
 class FencedByGeneration(Fenced):
     """A newer deployment took over: stop for good."""
 

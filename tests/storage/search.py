@@ -7,6 +7,10 @@ import random
 
 from tests.support.storage import Cluster, Step, ingestion, sink
 
+TROUBLES = ("crash", "restart", "advance", "fail", "stall", "lose", "mumble")
+STEPS = ("play", "tell", "flush", "answer", "read", "report", "receive")
+EAGER = ("tell", "flush", "report", "receive")  # nothing depends on how long these wait, but for what is lost
+
 
 def play_randomly(cluster: Cluster, seed: int, *, length: int = 80) -> None:
     """Let the cluster take random steps, and settle. Raises ``AssertionError``, or an error of the library.
@@ -14,11 +18,8 @@ def play_randomly(cluster: Cluster, seed: int, *, length: int = 80) -> None:
     Each seed has troubles and delays of its own: what never comes together in a mixture of all comes in one of few.
     """
     draw = random.Random(seed)  # noqa: S311 - not a secret
-    weights = {name: draw.choice((0, 0, 1, 3)) for name in ("crash", "reconnect", "advance", "fail", "lose", "restart")}
-    weights |= {
-        name: draw.choice((1, 4, 16))
-        for name in ("play", "external", "flush", "answer", "internal", "report", "receive")
-    }
+    weights = {name: draw.choice((0, 0, 1, 3)) for name in TROUBLES}
+    weights |= {name: draw.choice((1, 4, 16)) for name in STEPS}
     trouble = draw.choice((0.03, 0.1, 0.2))
     for _ in range(length):
         steps = list(cluster.troubles() if draw.random() < trouble else cluster.steps())
@@ -29,14 +30,12 @@ def play_randomly(cluster: Cluster, seed: int, *, length: int = 80) -> None:
     cluster.settle()
 
 
-EAGER = ("flush", "report", "receive")  # nothing depends on how long these wait, but for what is lost on the way
-
-
 def play_everything(cluster: Cluster) -> int:
     """Let the cluster take all steps in every order, but for ``EAGER`` ones, and settle; return the number of states.
 
     The workers must have nothing to do but the script.
     """
+    _hurry(cluster)
     first = pickle.dumps(cluster)
     seen, waiting = {hash(first)}, [first]  # of the states themselves there would be too many
     while waiting:
@@ -45,15 +44,20 @@ def play_everything(cluster: Cluster) -> int:
         steps = list(before.steps())
         if not steps:
             before.settle()
-        eager = [step for step in steps if step[0] in EAGER]
-        for step in eager[:1] or steps:
+        for step in steps:
             after = copy_of(state)
             after.take(step)
+            _hurry(after)
             dump = pickle.dumps(after)
             if hash(dump) not in seen:
                 seen.add(hash(dump))
                 waiting.append(dump)
     return len(seen)
+
+
+def _hurry(cluster: Cluster) -> None:
+    while (step := next((step for step in cluster.steps() if step[0] in EAGER), None)) is not None:
+        cluster.take(step)
 
 
 def copy_of(state: bytes) -> Cluster:

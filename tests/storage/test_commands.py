@@ -17,7 +17,6 @@ from tidemark.storage.commands import (
     RunIngestion,
     RunSink,
     RunSinkDataflow,
-    StatisticsUpdate,
     SuspendAndRestart,
     UpdateConfiguration,
     command_json,
@@ -38,7 +37,6 @@ COMMANDS: list[Command] = [
     RunSinkDataflow("s", sink(), EMPTY),
     DropDataflow(("a", "s")),
     SuspendAndRestart("a", "Unreachable: the broker", 4),
-    StatisticsUpdate(1, {"a": {"rows": 3.0}}),
 ]
 
 

@@ -12,6 +12,7 @@ from tidemark.frontier import EMPTY
 from tidemark.storage.commands import (
     AllowCompaction,
     AllowWrites,
+    External,
     Ingestion,
     InitializationComplete,
     RunIngestion,
@@ -20,20 +21,24 @@ from tidemark.storage.commands import (
 )
 from tidemark.storage.controller import Controller, find_desired
 from tidemark.storage.effects import ReportDropped, ReportFrontier, ReportStatus
+from tidemark.storage.order import CONTROLLER, Row, Sender
 
 A = ingestion(1, "a")
 
 
-def controller_of(*workers: int, **desired: Ingestion | Sink) -> Controller:
-    controller = Controller(len(workers))
+def controller_of(workers: int, **desired: Ingestion | Sink) -> Controller:
+    controller = Controller(workers)
     controller.follow(desired)
-    for worker in workers:
-        controller.connect(worker)
+    controller.begin()
     return controller
 
 
+def said(index: int, command: External) -> Row:
+    return Row(index, Sender(CONTROLLER, 1), index, command)
+
+
 def test_what_is_wanted_becomes_commands_once() -> None:
-    controller = controller_of(0, a=A)
+    controller = controller_of(1, a=A)
     altered = ingestion(2, "a")
     assert controller.follow({"a": altered, "s": sink()}) == [RunIngestion("a", altered), RunSink("s", sink(), 0)]
     assert controller.follow({"a": altered, "s": sink()}) == []
@@ -41,24 +46,22 @@ def test_what_is_wanted_becomes_commands_once() -> None:
 
 
 def test_a_collection_that_leaves_an_ingestion_is_dropped_alone() -> None:
-    controller = controller_of(0, a=ingestion(1, "a", "b"))
+    controller = controller_of(1, a=ingestion(1, "a", "b"))
     assert controller.follow({"a": A}) == [RunIngestion("a", A), AllowCompaction("b", EMPTY)]
     assert controller.receive(0, ReportDropped("b")) == [ReportDropped("b")]
 
 
 def test_a_frontier_is_passed_on_when_the_last_worker_passed_it() -> None:
-    controller = controller_of(0, 1, a=A)
+    controller = controller_of(2, a=A)
     assert controller.receive(0, ReportFrontier("a", 9)) == []
     assert controller.receive(1, ReportFrontier("a", 5)) == [ReportFrontier("a", 5)]
     assert controller.receive(1, ReportFrontier("a", EMPTY)) == [ReportFrontier("a", 9)]
-    controller.disconnect(1)
-    controller.connect(1)  # it tells everything again
     assert controller.receive(1, ReportFrontier("a", 7)) == []
     assert controller.receive(1, ReportStatus("a", "running")) == [ReportStatus("a", "running")]
 
 
 def test_a_drop_is_told_once_when_all_workers_know_and_only_then_runs_the_object_again() -> None:
-    controller = controller_of(0, 1, a=A)
+    controller = controller_of(2, a=A)
     controller.follow({})
     assert controller.receive(0, ReportDropped("a")) == []
     assert controller.receive(1, ReportFrontier("a", 3)) == [], "it was on its way"
@@ -67,19 +70,37 @@ def test_a_drop_is_told_once_when_all_workers_know_and_only_then_runs_the_object
     assert controller.follow({"a": A}) == [RunIngestion("a", A)]
 
 
-def test_a_worker_that_connects_hears_what_is_wanted_and_acknowledges_the_rest() -> None:
-    controller = controller_of(0, 1, a=A, s=sink())
+def test_a_controller_begins_with_everything_that_is_wanted() -> None:
+    controller = Controller(2)
+    controller.follow({"a": A, "s": sink()})
+    assert controller.begin() == [RunIngestion("a", A), RunSink("s", sink(), 0), InitializationComplete()]
     controller.allow_writes()
     controller.compact("s", 8)
     controller.follow({"s": sink()})
-    controller.receive(0, ReportDropped("a"))
-    commands, news = controller.connect(1)
-    assert commands == [RunSink("s", sink(), 8), InitializationComplete(), AllowWrites()]
-    assert news == [ReportDropped("a")]
+    assert controller.begin() == [RunSink("s", sink(), 8), InitializationComplete(), AllowWrites()]
+
+
+def test_a_worker_acknowledges_what_it_has_read_however_often_it_says_so() -> None:
+    controller = controller_of(2, a=A)
+    (drop,) = controller.follow({})
+    assert controller.hear(0, 9, {"a": 3}) == [], "its place in the log is not known yet"
+    controller.note(said(4, drop))
+    assert controller.hear(0, 5, {}) == []
+    assert controller.hear(0, 5, {}) == []
+    assert controller.hear(1, 4, {"a": 3}) == [], "it has not read that"
+    assert controller.hear(1, 5, {}) == [ReportDropped("a")]
+    assert controller.hear(1, 6, {"x": 3}) == [], "of an earlier controller"
+    controller.follow({"a": A})
+    assert controller.hear(0, 7, {"a": 9}) == []
+    assert controller.hear(1, 7, {"a": 5}) == [ReportFrontier("a", 5)]
+    assert controller.hear(1, 7, {"a": 5}) == []
+    assert controller.hear(1, 8, {"a": 0}) == [], "a new life"
+    assert controller.hear(0, 8, {"a": 9}) == []
+    assert controller.hear(1, 9, {"a": 6}) == [ReportFrontier("a", 6)]
 
 
 def test_reports_that_cannot_be_are_refused() -> None:
-    controller = controller_of(0, 1, a=A)
+    controller = controller_of(2, a=A)
     with pytest.raises(CorruptState, match="was not told"):
         controller.receive(0, ReportDropped("a"))
     controller.follow({})

@@ -14,12 +14,13 @@ from tests.storage.search import play_everything, play_randomly, random_script
 from tests.support.exploration import draw_seed, is_soak
 from tests.support.storage import Cluster, MemoryCommandLog, ingestion, sink
 from tidemark.errors import TidemarkError
-from tidemark.storage.commands import AllowCompaction, DropDataflow, RunSink, RunSinkDataflow
+from tidemark.storage.commands import AllowCompaction, DropDataflow, InitializationComplete, RunSink, RunSinkDataflow
 from tidemark.storage.controller import Controller
 from tidemark.storage.effects import (
     AskResumePoints,
     Broadcast,
     Effect,
+    Failed,
     PassThrough,
     Report,
     ReportFrontier,
@@ -29,11 +30,12 @@ from tidemark.storage.order import Place, Row, Sender
 from tidemark.storage.worker import Started, Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tests.support.storage import Step
     from tidemark.storage.commands import Command, External, SuspendAndRestart
     from tidemark.storage.controller import Part
+    from tidemark.storage.worker import Answer
 
 SEEDS = 20_000 if is_soak() else 150
 RUN, ALTER, DROP = ("want", "a", ingestion(1, "a")), ("want", "a", ingestion(2, "a")), ("want", "a", None)
@@ -43,7 +45,7 @@ LONGER: list[list[Step]] = [
     [RUN, ALTER, DROP],
     [RUN, DROP, RUN],
     [RUN, ("fail", 1, "a"), DROP],
-    [RUN, ("reconnect", 0), DROP],
+    [RUN, ("stall", 0, "a"), DROP],
     RESUMED,
     [RUN, ("want", "b", ingestion(1, "b")), ("want", "s", sink())],
 ]
@@ -120,7 +122,7 @@ class RestartsFromOldPoints(Worker):
         present = self.dataflows.get(command.id)
         effects = super()._suspend(command)
         asked = [each for each in effects if isinstance(each, AskResumePoints)]
-        return [PassThrough(present.command)] if asked and present else effects
+        return [PassThrough(present.command)] if asked and present else effects  # type: ignore[arg-type]
 
 
 class RestartsTwice(Worker):
@@ -131,26 +133,9 @@ class RestartsTwice(Worker):
 
 class InternalArms(Worker):
     def _start(self, row: Row, start: Any) -> list[Effect]:
-        self.reported.setdefault(start.id, 0)
+        self.reported.add(start.id)
         self.advance(start.id, 1)
         return super()._start(row, start)
-
-
-class ReportsAgain(Worker):
-    def report(self) -> list[Report]:
-        again = [ReportFrontier(id_, upper) for id_, upper in self.reported.items() if upper]
-        return [*super().report(), *again]
-
-
-class ReportsDropWhenGone(Worker):
-    def handle_internal(self, row: Row) -> list[Effect]:
-        if isinstance(row.command, DropDataflow):
-            self._dropped += row.command.ids
-        return super().handle_internal(row)
-
-    def _drop(self, id_: str) -> list[Effect]:
-        self.reported.pop(id_, None)
-        return self._forget(id_)
 
 
 class ChangesBeforeTheEnd(Worker):
@@ -173,26 +158,48 @@ class KeepsStale(Worker):
         ]
 
 
-class KeepsWhatWasTold(Worker):
-    def _reconcile(self) -> list[Effect]:
-        told = dict(self.reported)
-        effects = super()._reconcile()
-        self.reported |= {id_: told[id_] for id_ in self.reported if id_ in told}
-        return effects
-
-
-class RemembersOldDrops(Worker):
-    def _reconcile(self) -> list[Effect]:
-        dropped = list(self._dropped)
-        effects = super()._reconcile()
-        self._dropped = dropped
-        return effects
-
-
 class StartsAtReplay(Worker):
-    def replay(self, rows: Sequence[Row]) -> list[Effect]:
+    def replay(self, rows: Iterable[Row]) -> list[Effect]:
         effects = super().replay(rows)
         return [each for each in effects if not isinstance(each, Broadcast)]
+
+
+class ReplaysInternalCommandsAlone(Worker):
+    def replay(self, rows: Iterable[Row]) -> list[Effect]:
+        return super().replay([row for row in rows if row.external is None])
+
+
+class ReplaysTheLastControllerAlone(Worker):
+    def replay(self, rows: Iterable[Row]) -> list[Effect]:
+        rows = list(rows)
+        last = max((row.sender.life for row in rows if row.external is not None), default=0)
+        return super().replay([row for row in rows if row.external is None or row.sender.life == last])
+
+
+class MixesControllers(Worker):
+    def take(self, row: Row) -> list[Effect]:
+        if row.external is not None and self.controller_life:
+            self.controller_life = row.sender.life
+        return super().take(row)
+
+
+class AsksAgainThoughAsked(Worker):
+    def handle_answer(self, answer: Answer) -> list[Effect]:
+        if isinstance(answer, Failed) and answer.id in self.descriptions:
+            return self._ask(answer.id)
+        return super().handle_answer(answer)
+
+
+class GivesUp(Worker):
+    def handle_answer(self, answer: Answer) -> list[Effect]:
+        effects = super().handle_answer(answer)
+        return [] if isinstance(answer, Failed) else effects
+
+
+class ForgetsStatuses(Worker):
+    def connect(self) -> None:
+        self._statuses.clear()
+        super().connect()
 
 
 class TellsMaximum(Controller):
@@ -202,10 +209,10 @@ class TellsMaximum(Controller):
 
 
 class TellsFirstDrop(Controller):
-    def _acknowledge(self, worker: int, id_: str, *, again: bool = False) -> list[Report]:
+    def _acknowledge(self, worker: int, id_: str) -> list[Report]:
         if id_ in self.dropping:
             self.dropping[id_] = {*range(self.workers)} - {worker}
-        return super()._acknowledge(worker, id_, again=again)
+        return super()._acknowledge(worker, id_)
 
 
 class RunsBeforeDropIsTold(Controller):
@@ -216,12 +223,20 @@ class RunsBeforeDropIsTold(Controller):
         return commands
 
 
-class NeverGivesAcknowledgements(Controller):
-    def connect(self, worker: int) -> tuple[list[External], list[Report]]:
-        dropping, self.dropping = self.dropping, {}
-        told = super().connect(worker)
-        self.dropping = dropping
-        return told
+class TellsFrontiersAgain(Controller):
+    def _merge(self, part: Part, worker: int, id_: str, upper: Any) -> list[Report]:
+        news = super()._merge(part, worker, id_, upper)
+        return news or ([ReportFrontier(id_, part.merged)] if part.merged else [])
+
+
+class TakesADropForRead(Controller):
+    def hear(self, worker: int, read_to: int, frontiers: Any) -> list[Report]:
+        return super().hear(worker, read_to + 3, frontiers)
+
+
+class EndsBeforeEverythingIsSaid(Controller):
+    def begin(self) -> list[External]:
+        return [InitializationComplete(), *(each for each in super().begin() if each != InitializationComplete())]
 
 
 class TellsTheDropOfTheIngestionAlone(Controller):
@@ -259,14 +274,16 @@ BROKEN: dict[str, dict[str, Any]] = {
             RestartsFromOldPoints,
             RestartsTwice,
             InternalArms,
-            ReportsAgain,
-            ReportsDropWhenGone,
             ChangesBeforeTheEnd,
             RestartsUnchanged,
             KeepsStale,
-            KeepsWhatWasTold,
-            RemembersOldDrops,
             StartsAtReplay,
+            ReplaysInternalCommandsAlone,
+            ReplaysTheLastControllerAlone,
+            MixesControllers,
+            AsksAgainThoughAsked,
+            GivesUp,
+            ForgetsStatuses,
         )
     },
     **{
@@ -275,7 +292,9 @@ BROKEN: dict[str, dict[str, Any]] = {
             TellsMaximum,
             TellsFirstDrop,
             RunsBeforeDropIsTold,
-            NeverGivesAcknowledgements,
+            TellsFrontiersAgain,
+            TakesADropForRead,
+            EndsBeforeEverythingIsSaid,
             TellsTheDropOfTheIngestionAlone,
         )
     },
@@ -283,7 +302,8 @@ BROKEN: dict[str, dict[str, Any]] = {
     "RepeatsAppends": {"log": RepeatsAppends},
     "ReordersASender": {"log": ReordersASender},
     "FencesNobody": {"log": FencesNobody},
-    "CompanionOfOneClient": {"is_companion_of_client": True},
+    "CompanionOfOneController": {"is_companion_of_controller": True},
+    "CompanionInDisorder": {"is_companion_in_order": False},
 }
 
 

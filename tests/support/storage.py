@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from tidemark.errors import CommitStateUnknown, FencedByEpoch
+from tidemark.errors import CommitStateUnknown, ReplacedBySuccessor
 from tidemark.storage.commands import (
     Command,
     CreateIngestionDataflow,
@@ -31,15 +31,17 @@ from tidemark.storage.effects import (
     AskResumePoints,
     Broadcast,
     Effect,
+    Failed,
     PassThrough,
     Report,
     ReportDropped,
     ReportFrontier,
+    ReportStatus,
     StartDataflow,
     StopDataflow,
 )
-from tidemark.storage.order import Cursor, Outbox, Place, Row, Sender, check_from, choose_new
-from tidemark.storage.worker import Worker
+from tidemark.storage.order import CONTROLLER, Cursor, Outbox, Place, Row, Sender, check_from, choose_new
+from tidemark.storage.worker import Answer, Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from tidemark.frontier import Frontier
 
 Step = tuple[str, *tuple[object, ...]]
+Question = AskResumePoints | PassThrough
 
 
 def ingestion(version: int = 1, *exports: str) -> Ingestion:
@@ -65,6 +68,7 @@ class MemoryCommandLog:
     places: dict[str, Place] = field(default_factory=dict)
     start: int = 0
     loses_answer: bool = False
+    read_places: dict[str, Place] = field(default_factory=dict)  # as of the last read
 
     def join(self, name: str) -> Sender:
         self.places[name] = self.places.get(name, Place()).next_life()
@@ -81,7 +85,19 @@ class MemoryCommandLog:
 
     def read(self, from_index: int) -> list[Row]:
         check_from(from_index, self.start)
+        self.read_places = dict(self.places)
         return self.rows[from_index:]
+
+    def life_of(self, name: str) -> int:
+        return self.read_places.get(name, Place()).life
+
+
+class Level(NamedTuple):
+    """What a worker writes on the board, in place of what it wrote before."""
+
+    controller_life: int
+    read_to: int
+    frontiers: dict[ObjectId, Frontier]
 
 
 @dataclass
@@ -91,15 +107,15 @@ class Node:
     worker: Worker
     outbox: Outbox
     cursor: Cursor = field(default_factory=Cursor)
-    companion: list[AskResumePoints | PassThrough] = field(default_factory=list)
+    companion: list[Question] = field(default_factory=list)
     running: dict[ObjectId, Start] = field(default_factory=dict)
-    inbox: list[External] = field(default_factory=list)  # from the controller
-    reports: list[Report] = field(default_factory=list)  # to the controller
-    told: dict[ObjectId, Frontier] = field(default_factory=dict)  # frontiers, since the controller connected
+    posted: Level | None = None
     born: int = 0  # the end of the log at the start of this life
-    is_connected: bool = False
-    may_report: bool = False  # whether something happened since its last turn
     untouched: dict[ObjectId, Description] | None = None  # descriptions, until the end marker
+
+    @property
+    def level(self) -> Level:
+        return Level(self.worker.controller_life, self.cursor.next_index, self.worker.frontiers)
 
     def apply(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
@@ -113,17 +129,6 @@ class Node:
                     self.running[start.id] = start
                 case StopDataflow(id_):
                     self.running.pop(id_, None)
-                case effect if isinstance(effect, Report):
-                    self.tell(effect)
-
-    def tell(self, report: Report) -> None:
-        assert self.is_connected, "a report to nobody"
-        if isinstance(report, ReportFrontier):
-            assert report.upper > self.told.get(report.id, 0), f"{report} says nothing new"
-            self.told[report.id] = report.upper
-        if isinstance(report, ReportDropped):
-            self.told.pop(report.id, None)
-        self.reports.append(report)
 
 
 @dataclass
@@ -135,26 +140,49 @@ class Cluster:
     make_worker: Callable[[int], Worker] = Worker
     make_controller: Callable[[int], Controller] = Controller
     log: MemoryCommandLog = field(default_factory=MemoryCommandLog)
-    is_companion_of_client: bool = False  # whether a companion goes when the controller connects anew
+    is_companion_of_controller: bool = False  # whether a companion goes when the controller begins anew
+    is_companion_in_order: bool = True  # of one object; there is no order between objects
     desired: dict[ObjectId, Description] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
     zombies: list[Node] = field(default_factory=list)
+    unsaid: list[External] = field(default_factory=list)  # what the controller has decided
+    ghosts: list[Outbox] = field(default_factory=list)  # earlier controllers, with what they had decided
     changes: int = 0  # of what is wanted, that start something
     restarts: int = 0  # of worker 0, which cannot know what its predecessor was about to start
     drops: Counter[ObjectId] = field(default_factory=Counter)  # commands, less acknowledgements
+    heard: dict[int, Level] = field(default_factory=dict)  # by worker
+    told: dict[int, dict[ObjectId, Frontier]] = field(default_factory=dict)  # of these, what this controller counts
     merged: dict[ObjectId, Frontier] = field(default_factory=dict)
+    statuses: dict[ObjectId, ReportStatus] = field(default_factory=dict)
     reads: int = 0
 
     def __post_init__(self) -> None:
-        self.controller = self.make_controller(self.workers)
         self.nodes = [self.new_node(index) for index in range(self.workers)]
-        for index in range(self.workers):
-            self.connect(index)
+        self.begin()
 
     def new_node(self, index: int) -> Node:
-        node = Node(self.make_worker(index), Outbox(self.log.join(f"worker-{index}")), born=len(self.log.rows))
-        node.apply(node.worker.replay(node.cursor.read(self.log)))
+        worker, outbox = self.make_worker(index), Outbox(self.log.join(f"worker-{index}"))
+        node = Node(worker, outbox, born=len(self.log.rows))
+        rows = node.cursor.read(self.log)
+        node.apply(worker.replay(rows))
+        neighbour = Worker(index + 1)  # it has been there all the time
+        for row in rows:
+            neighbour.take(row)
+        for name in ("descriptions", "as_ofs", "dataflows", "reported", "may_write", "controller_life", "frontiers"):
+            mine, theirs = getattr(worker, name), getattr(neighbour, name)
+            assert mine == theirs, f"{name} of a new life are not those of the others"
+        if rows and not _is_complete(rows, worker.controller_life):
+            node.untouched = dict(worker.descriptions)
         return node
+
+    def begin(self) -> None:
+        """Let a life of the controller begin, which knows the catalog alone."""
+        self.controller = self.make_controller(self.workers)
+        self.controller.follow(self.desired)
+        self.voice = Outbox(self.log.join(CONTROLLER))
+        self.unsaid = self.controller.begin()
+        for forgotten in (self.drops, self.heard, self.told, self.merged, self.statuses):
+            forgotten.clear()
 
     # What may happen next
 
@@ -162,30 +190,34 @@ class Cluster:
         """Yield what is under way: each may come next, and they come to an end."""
         if self.script:
             yield ("play",)
+        if self.unsaid or self.voice.commands:
+            yield ("tell",)
         for index, node in enumerate(self.nodes):
             due = {
-                "connect": not node.is_connected,
-                "external": node.inbox,
                 "flush": node.outbox.commands,
-                "answer": node.companion,
-                "internal": node.cursor.next_index < len(self.log.rows),
-                "report": node.may_report,
-                "receive": node.reports,
+                "read": node.cursor.next_index < len(self.log.rows),
+                "report": node.level != node.posted,
+                "receive": node.posted is not None and node.posted != self.heard.get(index),
             }
             yield from ((name, index) for name, is_due in due.items() if is_due)
+            yield from (("answer", index, id_) for id_ in _objects(node.companion))
         for index, node in enumerate(self.zombies):
             if node.companion or node.outbox.commands:
                 yield ("haunt", index)
+        if self.ghosts:
+            yield ("haunt_as_controller",)
 
     def troubles(self) -> Iterator[Step]:
         """Yield what may come in between, any number of times."""
         for index, node in enumerate(self.nodes):
             yield ("crash", index)
-            yield ("reconnect", index)
             yield from (("advance", index, id_) for id_ in node.running)
             yield from (("fail", index, id_) for id_ in node.running)
+            yield from (("stall", index, id_) for id_ in _objects(node.companion))
             if node.outbox.commands:
                 yield ("lose", index)
+        if self.unsaid:
+            yield ("mumble",)
         yield ("restart",)
 
     def take(self, step: Step) -> None:
@@ -198,6 +230,8 @@ class Cluster:
         name, *rest = self.script.pop(0)
         getattr(self, name)(*rest)
 
+    # The controller
+
     def want(self, id_: ObjectId, description: Description | None = None) -> None:
         self.desired.pop(id_, None)
         if description is not None:
@@ -207,36 +241,80 @@ class Cluster:
 
     def follow(self) -> None:
         dropping = {*self.controller.dropping}
-        commands = self.controller.follow(self.desired)
+        self.unsaid += self.controller.follow(self.desired)
         for id_ in self.controller.dropping.keys() - dropping:
             self.drops[id_] += 1
-        for index in self.controller.connected:
-            self.nodes[index].inbox += commands
 
-    def connect(self, index: int) -> None:
-        node = self.nodes[index]
-        commands, news = self.controller.connect(index)
-        node.inbox, node.reports, node.told = list(commands), [], {}
-        node.worker.connect()
-        node.is_connected, node.untouched = True, dict(node.worker.descriptions)
-        if self.is_companion_of_client:
-            node.companion = []
-        self.hear(news)
+    def tell(self) -> None:
+        if self.unsaid and not self.voice.commands:
+            self.voice.put(self.unsaid.pop(0))
+        self.voice.flush(self.log)
+        for row in self.log.rows:
+            if row.sender == self.voice.sender and row.number == self.voice.first_number - 1:
+                self.controller.note(row)
 
-    def external(self, index: int) -> None:
+    def mumble(self) -> None:
+        self.log.loses_answer = True
+        try:
+            self.tell()
+        except CommitStateUnknown:
+            return  # its outbox repeats it
+
+    def receive(self, index: int) -> None:
+        level = self.nodes[index].posted
+        assert level is not None
+        self.heard[index] = level
+        if level.controller_life == self.voice.sender.life:
+            self.told[index] = level.frontiers
+            self.hear(self.controller.hear(index, level.read_to, level.frontiers))
+
+    def hear(self, news: Iterable[Report]) -> None:
+        for report in news:
+            if isinstance(report, ReportFrontier):
+                least = min(self.told.get(index, {}).get(report.id, 0) for index in range(self.workers))
+                assert self.merged.get(report.id, 0) < report.upper <= least, f"{report} is not the minimum"
+                self.merged[report.id] = report.upper
+            if isinstance(report, ReportDropped):
+                self.drops[report.id] -= 1
+                self.merged.pop(report.id, None)
+                assert self.drops[report.id] >= 0, f"{report} twice"
+                told = [id_ for node in self.nodes for id_ in node.worker.reported if node.untouched is None]
+                assert report.id not in told, f"{report} before all workers know"
+                self.follow()
+
+    def restart(self) -> None:
+        """Let another controller begin; what the one before had to say may come at any time."""
+        self.voice.commands += self.unsaid
+        self.ghosts.append(self.voice)
+        self.begin()
+
+    def haunt_as_controller(self) -> None:
+        voice = self.ghosts.pop(0)
+        try:
+            voice.flush(self.log)
+        except ReplacedBySuccessor:
+            return
+
+    # The workers
+
+    def read(self, index: int) -> None:
         node = self.nodes[index]
-        command = node.inbox.pop(0)
-        if isinstance(command, InitializationComplete):
+        (row,) = self.log.read(node.cursor.next_index)[:1]
+        node.cursor.check_order([row])
+        if row.sender.name == CONTROLLER and row.sender.life != node.worker.controller_life:
+            node.untouched = dict(node.worker.descriptions)
+            if self.is_companion_of_controller:
+                node.companion = []
+        if isinstance(row.command, InitializationComplete):
             node.untouched = None
-        self.turn(node, external=[command])
-
-    def turn(self, node: Node, external: Sequence[External] = (), internal: Sequence[Row] = ()) -> None:
-        node.apply(node.worker.turn(external=external, internal=internal))
-        node.may_report = True
+        node.apply(node.worker.take(row))
 
     def report(self, index: int) -> None:
-        self.turn(self.nodes[index])
-        self.nodes[index].may_report = False
+        node = self.nodes[index]
+        node.posted = node.level
+        for status in node.worker.report():
+            assert index == 0, "a status is told more than once"
+            self.statuses[status.id] = status
 
     def flush(self, index: int) -> None:
         self.nodes[index].outbox.flush(self.log)
@@ -248,44 +326,34 @@ class Cluster:
         except CommitStateUnknown:
             return  # the outbox repeats it
 
-    def answer(self, index: int) -> None:
+    def answer(self, index: int, id_: ObjectId) -> None:
         node = self.nodes[index]
-        node.apply(node.worker.handle_answer(self.decide(node.companion.pop(0))))
+        node.apply(node.worker.handle_answer(self.decide(self.pop(node, id_))))
 
-    def decide(self, question: AskResumePoints | PassThrough) -> Start | DropDataflow:
+    def stall(self, index: int, id_: ObjectId) -> None:
+        """Let the companion not find out where the object goes on, if somebody asks."""
+        node = self.nodes[index]
+        if id_ in _objects(node.companion):
+            question = self.pop(node, id_)
+            is_passed = isinstance(question, PassThrough)
+            node.apply(node.worker.handle_answer(self.decide(question) if is_passed else Failed(id_, "broken")))
+
+    def pop(self, node: Node, id_: ObjectId) -> Question:
+        questions = [question for question in node.companion if question.id == id_]
+        question = questions[0 if self.is_companion_in_order else -1]
+        node.companion.remove(question)
+        return question
+
+    def decide(self, question: Question) -> Answer:
         if isinstance(question, PassThrough):
-            return question.command  # type: ignore[return-value]
+            return question.command
         self.reads += 1
         exports = question.description.exports or (question.id,)
         points = {id_: ResumePoint(0, {"read": self.reads}) for id_ in exports}
         return CreateIngestionDataflow(question.id, question.description, 0, points)
 
-    def internal(self, index: int) -> None:
-        node = self.nodes[index]
-        (row,) = self.log.read(node.cursor.next_index)[:1]
-        node.cursor.check_order([row])
-        self.turn(node, internal=[row])
-
-    def receive(self, index: int) -> None:
-        self.hear(self.controller.receive(index, self.nodes[index].reports.pop(0)))
-
-    def hear(self, news: Iterable[Report]) -> None:
-        for report in news:
-            if isinstance(report, ReportFrontier):
-                least = min(node.told.get(report.id, 0) for node in self.nodes)
-                assert self.merged.get(report.id, 0) < report.upper <= least, f"{report} is not the minimum"
-                self.merged[report.id] = report.upper
-            if isinstance(report, ReportDropped):
-                self.drops[report.id] -= 1
-                self.merged.pop(report.id, None)
-                assert self.drops[report.id] >= 0, f"{report} twice"
-                told = [id_ for node in self.nodes for id_ in node.worker.reported if node.untouched is None]
-                assert report.id not in told, f"{report} before all workers know"
-                self.follow()
-
     def crash(self, index: int) -> None:
         self.zombies.append(self.nodes[index])  # it may only seem dead
-        self.controller.disconnect(index)
         self.nodes[index] = self.new_node(index)
         self.restarts += index == 0
 
@@ -295,28 +363,12 @@ class Cluster:
             node.apply(node.worker.handle_answer(self.decide(node.companion.pop(0))))
         try:
             node.outbox.flush(self.log)
-        except FencedByEpoch:
+        except ReplacedBySuccessor:
             node.outbox.commands.clear()
 
-    def reconnect(self, index: int) -> None:
-        self.controller.disconnect(index)
-        node = self.nodes[index]
-        node.worker.disconnect()
-        node.is_connected, node.inbox, node.reports = False, [], []
-
-    def restart(self) -> None:
-        """Let another controller begin, which knows the catalog alone."""
-        self.controller = self.make_controller(self.workers)
-        self.drops.clear()
-        self.merged.clear()
-        for index in range(self.workers):
-            self.reconnect(index)
-        self.controller.follow(self.desired)
-
     def advance(self, index: int, id_: ObjectId) -> None:
-        node = self.nodes[index]
-        node.worker.advance(id_, node.worker.uppers.get(id_, 0) + 1)
-        node.may_report = True
+        worker = self.nodes[index].worker
+        worker.advance(id_, worker.uppers.get(id_, 0) + 1)
 
     def fail(self, index: int, id_: ObjectId) -> None:
         node = self.nodes[index]
@@ -332,6 +384,7 @@ class Cluster:
         assert len(set(reads)) == len(reads), "a dataflow was started from old points"
         if not self.restarts:
             assert starts.count <= cause + starts.suspended, "a dataflow was started without a cause"
+            assert starts.repeated <= starts.suspended, "what ran was started anew"
         for node in self.nodes:
             wanted = starts.at[node.cursor.next_index]
             assert node.running.items() <= {id_: start for id_, (_, start) in wanted.items()}.items()
@@ -354,23 +407,29 @@ class Cluster:
             assert node.worker.descriptions == self.desired
         assert not self.controller.dropping, "a drop is never acknowledged"
         assert not +self.drops, "a drop is never told"
+        told = {id_: status.status for id_, status in self.statuses.items() if id_ in self.desired}
+        assert told == dict.fromkeys(self.desired, "running"), "a status is never told"
         self.check_frontiers()
 
     def check_frontiers(self) -> None:
-        for node in self.nodes:
-            known = {id_: upper for id_, upper in node.worker.uppers.items() if id_ in node.worker.reported}
-            assert all(upper <= node.told.get(id_, 0) for id_, upper in known.items()), "the controller was not told"
-        workers = [node.worker for node in self.nodes]
-        top = 1 + max(upper for worker in workers for upper in (0, *worker.uppers.values(), *worker.reported.values()))
+        uppers = [upper for node in self.nodes for upper in node.worker.uppers.values()]
+        top = 1 + max((*uppers, *self.merged.values()), default=0)
         for index, node in enumerate(self.nodes):
             for id_, description in self.desired.items():
                 exports = description.exports if isinstance(description, Ingestion) else ()
                 for each in exports or (id_,):
                     node.worker.advance(each, top)
-            self.turn(node)
-            while node.reports:
-                self.receive(index)
+            self.report(index)
+            self.receive(index)
         assert all(self.merged.get(id_) == top for id_ in self.desired), "a frontier is never told"
+
+
+def _objects(questions: Iterable[Question]) -> list[ObjectId]:
+    return list(dict.fromkeys(question.id for question in questions))
+
+
+def _is_complete(rows: Iterable[Row], life: int) -> bool:
+    return any(row.external == InitializationComplete() and row.sender.life == life for row in rows)
 
 
 @dataclass
@@ -380,6 +439,7 @@ class Expected:
     at: list[dict[ObjectId, tuple[int, Start]]]
     created: list[CreateIngestionDataflow] = field(default_factory=list)
     count: int = 0
+    repeated: int = 0  # of what ran with the same description
     suspended: int = 0
 
 
@@ -390,6 +450,8 @@ def expected_dataflows(rows: Sequence[Row]) -> Expected:
         present = dict(present)
         command = row.command
         if isinstance(command, CreateIngestionDataflow | RunSinkDataflow):
+            before = present.get(command.id)
+            found.repeated += before is not None and before[1].description == command.description
             present[command.id] = row.index, command
             found.count += 1
             if isinstance(command, CreateIngestionDataflow):

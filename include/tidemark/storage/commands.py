@@ -1,7 +1,10 @@
 """The commands of storage workers, and their JSON form. Pure.
 
-External commands come from the controller and change the state of a worker alone. Internal commands come from workers,
-in one total order; they alone start and stop dataflows. Source: reference, collections_catalog_storage §8.1.
+External commands come from the controller and change the state of a worker alone. Internal commands come from workers;
+they alone start and stop dataflows. Both have one total order.
+
+Source: reference, collections_catalog_storage §8.1. Different here: external commands come through the same log, in one
+order with the others; and no command carries statistics, which replace each other and so need no order.
 """
 
 from __future__ import annotations
@@ -153,26 +156,11 @@ class SuspendAndRestart(_Strict):
     started_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class StatisticsUpdate(_Strict):
-    """The present measures of a worker's part of each object; they replace its last ones."""
-
-    worker: int
-    measures: Mapping[ObjectId, Mapping[str, float]]
-
-
 Description = Ingestion | Sink
 Run = RunIngestion | RunSink
 Start = CreateIngestionDataflow | RunSinkDataflow
 External = RunIngestion | RunSink | AllowCompaction | InitializationComplete | AllowWrites | UpdateConfiguration
-Internal = (
-    CreateIngestionDataflow
-    | RunSinkDataflow
-    | DropDataflow
-    | SuspendAndRestart
-    | UpdateConfiguration
-    | StatisticsUpdate
-)
+Internal = CreateIngestionDataflow | RunSinkDataflow | DropDataflow | SuspendAndRestart | UpdateConfiguration
 Command = External | Internal
 
 KINDS: Final[dict[str, type[Command]]] = {
@@ -186,7 +174,6 @@ KINDS: Final[dict[str, type[Command]]] = {
     "run-sink-dataflow": RunSinkDataflow,
     "drop-dataflow": DropDataflow,
     "suspend-and-restart": SuspendAndRestart,
-    "statistics-update": StatisticsUpdate,
 }
 _KIND_OF: Final = {command: kind for kind, command in KINDS.items()}
 

@@ -27,8 +27,9 @@ from tidemark.storage.commands import (
     Sink,
     UpdateConfiguration,
 )
-from tidemark.storage.effects import Report, ReportDropped, ReportFrontier
+from tidemark.storage.effects import Report, ReportDropped, ReportFrontier, ReportStatus
 from tidemark.storage.history import CommandHistory
+from tidemark.storage.order import Row
 
 _BOTH_ANEW = "the worker and the controller do not fit each other: start both anew"
 Desired = Mapping[ObjectId, Description]
@@ -78,21 +79,27 @@ class Part:
 
 @dataclass(slots=True)
 class Controller:
-    """Tells all workers the same, in the same order; what a worker missed it gets when it connects.
+    """One life of the controller: what it returns is appended to the log, in that order, and all workers take it.
 
-    An object that is wanted again is not run before its drop is acknowledged: its reports would be taken for the old
-    ones. Call ``follow`` again whenever the catalog changes or a drop is acknowledged.
+    ``follow`` comes first, and then ``begin``, whose commands are the first ones in the log. An object that is wanted
+    again is not run before its drop is acknowledged: its reports would be taken for the old ones. Call ``follow`` again
+    whenever the catalog changes or a drop is acknowledged.
     """
 
     workers: int
     running: dict[ObjectId, Run] = field(default_factory=dict)
     parts: dict[ObjectId, Part] = field(default_factory=dict)
     dropping: dict[ObjectId, set[int]] = field(default_factory=dict)  # and the workers that acknowledged it
+    _dropped_at: dict[ObjectId, int] = field(default_factory=dict)  # the indexes of the drops in the log
     _history: CommandHistory = field(default_factory=lambda: CommandHistory([InitializationComplete()]))
-    _connected: set[int] = field(default_factory=set)
+
+    def begin(self) -> list[External]:
+        """Return everything that workers have to know of a controller that they hear for the first time."""
+        self._history.reduce()
+        return [*self._history.commands]
 
     def follow(self, desired: Desired) -> list[External]:
-        """Return the commands, for all connected workers, that bring what runs closer to what is wanted."""
+        """Return the commands that bring what runs closer to what is wanted."""
         commands: list[External] = []
         for id_ in [id_ for id_ in self.running if id_ not in desired]:
             commands += self._drop(id_)
@@ -142,26 +149,25 @@ class Controller:
         """Return the command that lets dataflows publish from now on."""
         return self._tell([AllowWrites()])
 
-    def connect(self, worker: int) -> tuple[list[External], list[Report]]:
-        """Return everything that a worker, new or connected anew, has to know, and the drops that this completes.
+    def note(self, row: Row) -> None:
+        """Take a command of this life of the controller, as it stands in the log by now."""
+        if isinstance(row.command, AllowCompaction) and row.command.is_drop and row.command.id in self.dropping:
+            self._dropped_at[row.command.id] = row.index
 
-        What it does not hear of any more it drops without a report, so its acknowledgements are given here.
+    def hear(self, worker: int, read_to: int, frontiers: Mapping[ObjectId, Frontier]) -> list[Report]:
+        """Merge how a worker is that obeys this life: its next index in the log, and its ``Worker.frontiers`` there.
+
+        A worker has decided each drop that it has read, also if it has begun a new life since. So it does not matter
+        how often it says this, or whether an earlier word of it was lost.
         """
-        self._connected.add(worker)
-        self._history.reduce()
-        for part in self.parts.values():
-            part.uppers[worker] = 0
-        news = [news for id_ in list(self.dropping) for news in self._acknowledge(worker, id_, again=True)]
-        return [*self._history.commands], news
-
-    def disconnect(self, worker: int) -> None:
-        """Note that a worker is away: it gets no commands, and holds frontiers back where they are."""
-        self._connected.discard(worker)
-
-    @property
-    def connected(self) -> frozenset[int]:
-        """The workers that get the commands."""
-        return frozenset(self._connected)
+        news: list[Report] = []
+        for id_, index in list(self._dropped_at.items()):
+            if index < read_to and worker not in self.dropping[id_]:
+                news += self.receive(worker, ReportDropped(id_))
+        for id_, upper in frontiers.items():
+            if id_ in self.parts:
+                news += self.receive(worker, ReportFrontier(id_, upper))
+        return news
 
     def receive(self, worker: int, report: Report) -> list[Report]:
         """Merge what a worker reports into what all have reported: each frontier and drop is passed on once.
@@ -179,7 +185,8 @@ class Controller:
                 return self._merge(self.parts[id_], worker, id_, upper)
             case ReportDropped(id_):
                 return self._acknowledge(worker, id_)
-        return [report]
+            case ReportStatus():
+                return [report]
 
     def _merge(self, part: Part, worker: int, id_: ObjectId, upper: Frontier) -> list[Report]:
         part.uppers[worker] = upper
@@ -189,15 +196,16 @@ class Controller:
         part.merged = merged
         return [ReportFrontier(id_, merged)]
 
-    def _acknowledge(self, worker: int, id_: ObjectId, *, again: bool = False) -> list[Report]:
+    def _acknowledge(self, worker: int, id_: ObjectId) -> list[Report]:
         acknowledged = self.dropping.get(id_)
-        if acknowledged is None or (worker in acknowledged and not again):
+        if acknowledged is None or worker in acknowledged:
             how = "was not told to drop it" if acknowledged is None else "said so before"
             raise CorruptState(f"worker {worker} says that {id_!r} is dropped, and {how}", hint=_BOTH_ANEW)
         acknowledged.add(worker)
         if len(acknowledged) < self.workers:
             return []
         del self.dropping[id_]
+        self._dropped_at.pop(id_, None)
         return [ReportDropped(id_)]
 
     def _tell(self, commands: list[External]) -> list[External]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidemark.frontier import Frontier
-from tidemark.storage.commands import Ingestion, Internal, ObjectId, Start
+from tidemark.storage.commands import DropDataflow, Ingestion, Internal, ObjectId, RunSinkDataflow, Start
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,18 +20,28 @@ class Broadcast:
 class AskResumePoints:
     """Let the companion read where the ingestion goes on; its answer is ``CreateIngestionDataflow`` or ``Failed``.
 
-    The companion answers one question after the other, in the order in which they were asked.
+    The companion answers the questions about one object one after the other, in the order in which they were asked.
+    ``restarts`` counts the starts in a row that came to nothing before this one: let it wait the longer, the more.
     """
 
     id: ObjectId
     description: Ingestion
+    restarts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PassThrough:
-    """Let the companion answer with this very command, in its turn after what was asked before."""
+    """Let the companion answer with this very command, in its turn after what was asked before about the object.
 
-    command: Internal
+    ``restarts`` as in ``AskResumePoints``.
+    """
+
+    command: RunSinkDataflow | DropDataflow
+    restarts: int = 0
+
+    @property
+    def id(self) -> ObjectId:
+        return self.command.ids[0] if isinstance(self.command, DropDataflow) else self.command.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,7 @@ class PermitWrites:
 
 @dataclass(frozen=True, slots=True)
 class ReportFrontier:
-    """Tell the controller how far this worker is with a collection or a sink."""
+    """A worker, or all of them, came so far with a collection or a sink."""
 
     id: ObjectId
     upper: Frontier
@@ -78,7 +88,7 @@ class ReportFrontier:
 
 @dataclass(frozen=True, slots=True)
 class ReportDropped:
-    """Tell the controller that the drop is decided here; the dataflow may still run for a moment."""
+    """A worker, or all of them, decided the drop; the dataflow may still run for a moment."""
 
     id: ObjectId
 
@@ -90,13 +100,6 @@ class ReportStatus:
     id: ObjectId
     status: str
     reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportStatistics:
-    """Tell the controller the measures of each object, summed over all workers."""
-
-    measures: Mapping[ObjectId, Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +117,7 @@ Effect = (
     | StopDataflow
     | Configure
     | PermitWrites
-    | ReportFrontier
-    | ReportDropped
     | ReportStatus
-    | ReportStatistics
     | Warn
 )
-Report = ReportFrontier | ReportDropped | ReportStatus | ReportStatistics
+Report = ReportFrontier | ReportDropped | ReportStatus

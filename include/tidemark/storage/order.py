@@ -8,6 +8,7 @@
 - A sender gets its own commands through the log, as everybody does.
 - What was superseded may be trimmed: a reader that reads from index 0 on gets what still counts, and a reader that fell
   behind the trimmed part has to start over.
+- External commands are in the same log: the sender ``CONTROLLER`` says them, and workers read both kinds in one order.
 
 Source: reference, collections_catalog_storage §8.2; there, one worker gives out the indexes.
 """
@@ -16,10 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import Final, Protocol, Self
 
-from tidemark.errors import CorruptState, FencedByEpoch, StaleState
-from tidemark.storage.commands import Command
+from tidemark.errors import CorruptState, ReplacedBySuccessor, StaleState
+from tidemark.storage.commands import Command, External
+
+CONTROLLER: Final = "controller"  # the name of the sender of external commands
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,6 +51,11 @@ class Row:
     number: int
     command: Command
 
+    @property
+    def external(self) -> External | None:
+        """The command, if the controller says it to each worker; the same command of a worker is an internal one."""
+        return self.command if self.sender.name == CONTROLLER and isinstance(self.command, External) else None
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -64,13 +72,16 @@ class CommandLog(Protocol):
     """A log of commands, shared by all processes of an installation."""
 
     def join(self, name: str) -> Sender:
-        """Begin a new life of ``name``, which fences the earlier ones."""
+        """Begin a new life of ``name``, which fences the earlier ones. Raises as ``append``, and is not idempotent."""
 
     def append(self, sender: Sender, first_number: int, commands: Sequence[Command]) -> None:
         """Add those of the commands that are not in the log yet; the first one has the number ``first_number``.
 
         Raises:
-            Fenced: If a later life of the sender, or a newer deployment, took over.
+            ReplacedBySuccessor: If a later life of the sender took over.
+            FencedByGeneration: If a newer deployment took over.
+            FencedByEpoch: If the catalog has another leader: open the log anew, and begin another life.
+            ReadOnly: If the deployment is read-only: wait, and append the same again.
             CorruptState: If commands are missing before the first one.
         """
 
@@ -80,6 +91,9 @@ class CommandLog(Protocol):
         Raises ``StaleState`` if rows from that index on were trimmed: start over, and read from 0 on.
         """
 
+    def life_of(self, name: str) -> int:
+        """Return the latest life of ``name`` as of the last ``read``; 0 if there was none. Asks nobody."""
+
 
 def choose_new(sender: Sender, place: Place | None, first_number: int, commands: Sequence[Command]) -> list[Command]:
     """Return those of the commands that a log with ``place`` for the name of the sender does not have yet.
@@ -87,7 +101,7 @@ def choose_new(sender: Sender, place: Place | None, first_number: int, commands:
     Raises as ``CommandLog.append``.
     """
     if place is None or place.life != sender.life:
-        raise FencedByEpoch(
+        raise ReplacedBySuccessor(
             f"{sender} was replaced by a later life of {sender.name!r}: its commands do not count any more",
             hint="stop it; the later one goes on",
         )

@@ -1,18 +1,19 @@
 """One worker as a state machine: commands, answers and observations in, effects out. Pure.
 
-What each worker may do by itself is little: external commands change what it knows, internal commands, which have one
-order on all workers, start and stop dataflows, and worker 0 alone turns the former into the latter.
+What each worker may do by itself is little: external commands change what it knows, internal commands start and stop
+dataflows, and worker 0 alone turns the former into the latter. Both kinds come in one order, the same on all workers.
 
 Source: reference, collections_catalog_storage §8. Different here: runs of sinks pass through the companion too, because
 an object that was paused is resumed under its own id, and its drop may still wait there; a restart names the start that
 it is about, so that two workers that see the same failure restart a dataflow once; a worker that starts anew does not
-run what it finds in the log from the points of then, but asks for a restart from fresh ones.
+run what it finds in the log from the points of then, but asks for a restart from fresh ones; points that cannot be read
+are asked for again.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from tidemark.frontier import EMPTY, Empty, Frontier
@@ -31,7 +32,6 @@ from tidemark.storage.commands import (
     RunSink,
     RunSinkDataflow,
     Start,
-    StatisticsUpdate,
     SuspendAndRestart,
     UpdateConfiguration,
 )
@@ -43,20 +43,16 @@ from tidemark.storage.effects import (
     Failed,
     PassThrough,
     PermitWrites,
-    Report,
-    ReportDropped,
-    ReportFrontier,
-    ReportStatistics,
     ReportStatus,
     StartDataflow,
     StopDataflow,
     Warn,
 )
+from tidemark.storage.history import find_lives, reduce
 from tidemark.storage.order import Row
 from tidemark.storage.reconciliation import reconcile
 
 Answer = Start | DropDataflow | Failed
-Measures = Mapping[ObjectId, Mapping[str, float]]
 _DECIDES = 0  # the worker that turns external commands into internal ones
 
 
@@ -67,10 +63,16 @@ class Started:
     index: int
     command: Start
 
+    @property
+    def collections(self) -> tuple[ObjectId, ...]:
+        """The object, and the collections that it writes."""
+        description = self.command.description
+        return (self.command.id, *(description.exports if isinstance(description, Ingestion) else ()))
+
 
 @dataclass(slots=True)
 class Worker:
-    """The state of one life of a worker; ``replay`` comes first, then ``connect``, then ``turn`` again and again."""
+    """The state of one life of a worker; ``replay`` comes first, then ``take`` of each row that follows."""
 
     index: int
     may_write: bool = False
@@ -78,16 +80,14 @@ class Worker:
     as_ofs: dict[ObjectId, Frontier] = field(default_factory=dict)  # of sinks
     dataflows: dict[ObjectId, Started] = field(default_factory=dict)  # equal on all workers that read equally far
     uppers: dict[ObjectId, Frontier] = field(default_factory=dict)  # as far as this worker's part came
-    reported: dict[ObjectId, Frontier] = field(default_factory=dict)  # what the controller knows; no others are told
-    failed: set[ObjectId] = field(default_factory=set)  # no dataflow, and none is under way
+    reported: set[ObjectId] = field(default_factory=set)  # what the controller asked for; of no others it is told
     configuration: dict[str, str] = field(default_factory=dict)
-    _collected: list[External] | None = None  # since the controller connected, up to its end marker
-    _is_connected: bool = False
-    _dropped: list[ObjectId] = field(default_factory=list)  # to be reported
+    controller_life: int = 0  # of the last controller that was heard of
+    _collected: list[External] | None = field(default_factory=list)  # from the controller, up to its end marker
+    _asked: Counter[ObjectId] = field(default_factory=Counter)  # questions to the companion that have no answer yet
+    _restarts: Counter[ObjectId] = field(default_factory=Counter)  # those in a row without an advancement in between
     _statuses: dict[ObjectId, ReportStatus] = field(default_factory=dict)  # the last one of each object
     _new_statuses: list[ReportStatus] = field(default_factory=list)  # to be reported
-    _measures: dict[int, Measures] = field(default_factory=dict)  # by worker
-    _new_measures: bool = False
 
     @property
     def decides(self) -> bool:
@@ -99,25 +99,41 @@ class Worker:
     def replay(self, rows: Iterable[Row]) -> list[Effect]:
         """Take the log, up to its present end, into a new life; the sender of this life has joined the log before.
 
-        Nothing starts: the points of then are old, so that this worker asks for a restart of what should run.
+        What the last controller wants is known afterwards, as on all other workers. Nothing starts: the points of then
+        are old, so that this worker asks for a restart of what should run.
         """
-        effects: list[Effect] = []
+        rows, effects = list(rows), []
         for row in rows:
-            effects += [effect for effect in self.handle_internal(row) if isinstance(effect, Configure)]
+            if row.external is None:
+                effects += [effect for effect in self.handle_internal(row) if isinstance(effect, Configure)]
         for id_, started in self.dataflows.items():
             self.descriptions[id_] = started.command.description
             if isinstance(started.command, RunSinkDataflow):
                 self.as_ofs[id_] = started.command.as_of
             effects += self.fail(id_, f"worker {self.index} was started anew")
+        for life, said in find_lives(rows).items():
+            self.controller_life = life
+            self.connect()
+            for command in reduce([*said.values()]):
+                effects += self.handle_external(command)
         return effects
 
     def connect(self) -> None:
-        """Begin with a new controller: nothing changes before its end marker."""
-        self._collected, self._is_connected = [], True
+        """Begin with a new life of the controller: nothing changes before its end marker. Dataflows run on.
 
-    def disconnect(self) -> None:
-        """Forget a controller; if it goes before its end marker, it changed nothing. Dataflows run on."""
-        self._collected, self._is_connected = None, False
+        A life that goes before its end marker has changed nothing.
+        """
+        self._collected = []
+
+    def take(self, row: Row) -> list[Effect]:
+        """Take the next row of the log; all of them, of both kinds, in their order."""
+        command = row.external
+        if command is None:
+            return self.handle_internal(row)
+        if row.sender.life != self.controller_life:
+            self.controller_life = row.sender.life
+            self.connect()
+        return self.handle_external(command)
 
     def turn(
         self, external: Iterable[External] = (), answers: Iterable[Answer] = (), internal: Iterable[Row] = ()
@@ -150,6 +166,7 @@ class Worker:
         match command:
             case RunIngestion() | RunSink():
                 self._arm(command)
+                self._restarts.pop(command.id, None)  # another description may mend what kept it from running
                 return self._ask(command.id) if self.decides else []
             case AllowCompaction(id_, since):
                 return self._compact(id_, since)
@@ -161,20 +178,24 @@ class Worker:
         return []
 
     def _arm(self, run: Run) -> None:
-        """Store the description, and report frontiers from now on; those that were reported stay. Source: §8.3."""
+        """Store the description, and report frontiers from now on. Source: §8.3."""
         self.descriptions[run.id] = run.description
         if isinstance(run, RunSink):
             self.as_ofs[run.id] = max(run.as_of, self.as_ofs.get(run.id, 0))
-        for id_ in run.collections:
-            self.reported.setdefault(id_, 0)
+        self.reported.update(run.collections)
 
     def _ask(self, id_: ObjectId) -> list[Effect]:
         """Let the companion of worker 0 decide where the object goes on."""
-        self.failed.discard(id_)
-        description = self.descriptions[id_]
+        self._asked[id_] += 1
+        description, restarts = self.descriptions[id_], self._restarts[id_]
         if isinstance(description, Ingestion):
-            return [AskResumePoints(id_, description)]
-        return [PassThrough(RunSinkDataflow(id_, description, self.as_ofs[id_]))]
+            return [AskResumePoints(id_, description, restarts)]
+        return [PassThrough(RunSinkDataflow(id_, description, self.as_ofs[id_]), restarts)]
+
+    def _ask_again(self, id_: ObjectId) -> list[Effect]:
+        effects = self._ask(id_)
+        self._restarts[id_] += 1
+        return effects
 
     def _compact(self, id_: ObjectId, since: Frontier) -> list[Effect]:
         if id_ not in self.reported and id_ not in self.descriptions:
@@ -182,20 +203,20 @@ class Worker:
         if isinstance(since, Empty):
             return self._drop(id_)
         if id_ in self.as_ofs:
-            self.as_ofs[id_] = since
+            self.as_ofs[id_] = max(since, self.as_ofs[id_])
         return []
 
     def _drop(self, id_: ObjectId) -> list[Effect]:
-        """Forget an object, or a collection of an ingestion, and acknowledge that at once. Source: §8.5.
+        """Forget an object, or a collection of an ingestion. This acknowledges the drop (``Controller.hear``).
 
-        Not when the dataflow is gone: by then another controller may be connected that never heard of the object.
+        Not the end of the dataflow: by then another controller may lead that never heard of the object. Source: §8.5.
         """
-        if self.reported.pop(id_, None) is not None:
-            self._dropped.append(id_)
+        self.reported.discard(id_)
         return self._forget(id_)
 
     def _forget(self, id_: ObjectId) -> list[Effect]:
-        self._statuses.pop(id_, None)
+        self._forget_statuses(id_)
+        self._restarts.pop(id_, None)
         self.as_ofs.pop(id_, None)
         if self.descriptions.pop(id_, None) is None:
             self._forget_export(id_)
@@ -217,14 +238,11 @@ class Worker:
         plan = reconcile(self._collected or [], {**self.descriptions})
         self._collected = None
         effects: list[Effect] = [Warn(f"{id_} is not known: its drop is left out") for id_ in plan.unmatched]
-        self._dropped.clear()  # the new controller asked for none of them
-        self.reported = {id_: 0 for id_ in self.reported if id_ in plan.expected}
+        self.reported &= plan.expected
         for id_ in plan.stale:
             effects += self._forget(id_)
         for run in plan.unchanged:
             self._arm(run)
-            if self.decides and run.id in self.failed:
-                effects += self._ask(run.id)
         self._new_statuses = [status for id_, status in self._statuses.items() if id_ in plan.expected]
         for command in plan.commands:
             effects += self._obey(command)
@@ -234,12 +252,18 @@ class Worker:
 
     def handle_answer(self, answer: Answer) -> list[Effect]:
         """Take an answer of the companion, which worker 0 alone has; one companion for the whole life of the worker."""
+        if isinstance(answer, DropDataflow):
+            return [Broadcast(answer)]
+        self._asked[answer.id] -= 1
+        is_last = not self._asked[answer.id]
+        if is_last:
+            del self._asked[answer.id]
         if not isinstance(answer, Failed):
             return [Broadcast(answer)]
-        if answer.id in self.descriptions:
-            self.failed.add(answer.id)
-            self._note(ReportStatus(answer.id, "stalled", answer.reason))
-        return []
+        if not is_last or answer.id not in self.descriptions:
+            return []  # a later question has been asked, or nobody wants the object any more
+        self._note(ReportStatus(answer.id, "stalled", answer.reason))
+        return self._ask_again(answer.id)
 
     # Internal commands: they alone start and stop dataflows
 
@@ -255,8 +279,6 @@ class Worker:
             case UpdateConfiguration(values):
                 self.configuration |= values
                 return [Configure(values)]
-            case StatisticsUpdate(worker, measures):
-                self._measures[worker], self._new_measures = measures, True
         return []
 
     def _start(self, row: Row, start: Start) -> list[Effect]:
@@ -281,9 +303,9 @@ class Worker:
 
     def _end(self, id_: ObjectId) -> list[Effect]:
         started = self.dataflows.get(id_)
-        description = None if started is None else started.command.description
-        for each in (id_, *(description.exports if isinstance(description, Ingestion) else ())):
+        for each in (id_,) if started is None else started.collections:
             self.uppers.pop(each, None)
+        self._forget_statuses(id_)
         return self._stop(id_)
 
     def _suspend(self, command: SuspendAndRestart) -> list[Effect]:
@@ -294,51 +316,46 @@ class Worker:
         effects = self._stop(command.id)
         self._note(ReportStatus(command.id, "stalled", command.reason))
         is_wanted = command.id in self.descriptions  # else its drop waits at the companion
-        return effects + (self._ask(command.id) if self.decides and is_wanted else [])
+        return effects + (self._ask_again(command.id) if self.decides and is_wanted else [])
 
     # What the dataflows tell
 
     def advance(self, id_: ObjectId, upper: Frontier) -> None:
-        """Note how far this worker's part of a collection, or a sink, came."""
-        self.uppers[id_] = max(upper, self.uppers.get(id_, 0))
+        """Note how far this worker's part of a collection, or a sink, came: what runs has done some work."""
+        if upper <= self.uppers.get(id_, 0):
+            return
+        self.uppers[id_] = upper
+        for object_id, started in self.dataflows.items():
+            if id_ in started.collections:
+                self._restarts.pop(object_id, None)
 
     def fail(self, id_: ObjectId, reason: str) -> list[Effect]:
         """Ask all workers to stop a dataflow that failed here, and to start it anew."""
         present = self.dataflows.get(id_)
         return [] if present is None else [Broadcast(SuspendAndRestart(id_, reason, present.index))]
 
-    def measure(self, measures: Measures) -> list[Effect]:
-        """Tell all workers the measures of this worker's parts; the statistics of worker 0 contain them."""
-        return [Broadcast(StatisticsUpdate(self.index, measures))] if measures else []
+    # What the controller is told
 
-    def report(self) -> list[Report]:
-        """Return what the controller shall know, if there is one, and has not been told. Source: §8.5."""
-        if not self._is_connected or self._collected is not None:
+    @property
+    def frontiers(self) -> dict[ObjectId, Frontier]:
+        """How far this worker is with what the controller asked for; nothing before its end marker. Source: §8.5."""
+        if self._collected is not None:
+            return {}
+        return {id_: self.uppers.get(id_, 0) for id_ in sorted(self.reported)}
+
+    def report(self) -> list[ReportStatus]:
+        """Return what worker 0 alone tells, if the controller asked for the object and has not been told."""
+        if self._collected is not None:
             return []
-        reports: list[Report] = []
-        for id_, before in self.reported.items():
-            upper = self.uppers.get(id_, 0)
-            if upper > before:
-                self.reported[id_] = upper
-                reports.append(ReportFrontier(id_, upper))
-        reports += [ReportDropped(id_) for id_ in self._dropped]
-        reports += [status for status in self._new_statuses if status.id in self.reported]
-        self._dropped, self._new_statuses = [], []
-        if self.decides and self._new_measures:
-            self._new_measures = False
-            reports.append(ReportStatistics(_summed(self._measures.values(), self.dataflows)))
-        return reports
+        told = [status for status in self._new_statuses if status.id in self.reported]
+        self._new_statuses = [status for status in self._new_statuses if status.id not in self.reported]
+        return told
 
     def _note(self, status: ReportStatus) -> None:
-        if self._statuses.get(status.id) != status:
+        if self.decides and self._statuses.get(status.id) != status:
             self._statuses[status.id] = status
             self._new_statuses.append(status)
 
-
-def _summed(parts: Iterable[Measures], ids: Container[ObjectId]) -> dict[ObjectId, dict[str, float]]:
-    sums: defaultdict[ObjectId, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for part in parts:
-        for id_, values in part.items():
-            for name, value in values.items() if id_ in ids else ():
-                sums[id_][name] += value
-    return {id_: dict(values) for id_, values in sums.items()}
+    def _forget_statuses(self, id_: ObjectId) -> None:
+        self._statuses.pop(id_, None)
+        self._new_statuses = [status for status in self._new_statuses if status.id != id_]
