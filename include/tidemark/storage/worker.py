@@ -102,7 +102,8 @@ class Worker:
         What the last controller wants is known afterwards, as on all other workers. Nothing starts: the points of then
         are old, so that this worker asks for a restart of what should run.
         """
-        rows, effects = list(rows), []
+        rows = list(rows)
+        effects: list[Effect] = []
         for row in rows:
             if row.external is None:
                 effects += [effect for effect in self.handle_internal(row) if isinstance(effect, Configure)]
