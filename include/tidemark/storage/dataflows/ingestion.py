@@ -50,7 +50,6 @@ from tidemark.storage.sharing import round_place
 log = logging.getLogger(__name__)
 
 FAIL_POINTS: Final = ("round.minted", "round.shared", "round.written", "round.before-append", "round.appended")
-REOPEN_S: Final = 60.0  # new partitions of a topic are seen by a reader that is opened anew
 MEASURE_S: Final = 30.0
 PATIENCE_S: Final = 120.0  # with a worker that lives, and does not deliver
 TOO_LARGE: Final = "too_large"  # in the place of a part: the share takes too much memory
@@ -71,7 +70,6 @@ class IngestionDataflow:
     _rounds: Rounds = field(init=False)
     _opened: ExitStack = field(default_factory=ExitStack)
     _run: Ingesting | None = None  # kept open between rounds
-    _opened_s: float = 0.0
     _measured_s: float = 0.0
     _written: int = 0  # the last round of which this worker wrote its share, or tried to
     _conflicts: int = 0
@@ -102,7 +100,7 @@ class IngestionDataflow:
         return self._rounds.news
 
     def close(self) -> None:
-        self._reopen()
+        self._opened.close()
         self._board.close()
 
     def step(self) -> float:
@@ -132,7 +130,7 @@ class IngestionDataflow:
         try:
             report = self._mint_and_append()
         except (RangeOverlap, StaleState, FencedByEpoch) as error:
-            self._reopen()
+            self._start_over()
             self._conflicts += 1
             if self._conflicts > _CONFLICTS:
                 raise
@@ -141,7 +139,7 @@ class IngestionDataflow:
             self._take_fewer()
             return _again("the entries of a round take too much memory: the next one takes fewer")
         except Exception:
-            self._reopen()
+            self._start_over()
             raise
         self._conflicts = 0
         if report.outcome is Outcome.APPENDED:
@@ -228,7 +226,7 @@ class IngestionDataflow:
                 part = _write(self._open(1), Minted.from_json(entry.value["minted"]), share)
         except (StaleState, FencedByEpoch) as error:  # the holder will see that by itself, or mint again
             log.info("a share of %s is not written: %s", self._declaration.name, error)
-            self._reopen()
+            self._start_over()
             part = Part.failed(Minted.from_json(entry.value["minted"]), share, error)
         except NeedsSpark:
             self._board.put(place, {TOO_LARGE: True}, life=self.started_at, number=entry.number)
@@ -243,18 +241,14 @@ class IngestionDataflow:
             error_ms=0 if failed is None else self.around.clock.now_ms(),
         )
         if failed is not None:
-            self._reopen()
+            self._start_over()
 
     # What is kept open
 
     def _open(self, workers: int) -> Ingesting:
         """Return the ingest with an open reader; a round takes the most of one worker for each of ``workers``."""
-        now_s = time.monotonic()
-        if self._run is not None and now_s - self._opened_s > REOPEN_S:
-            self._reopen()
-        start_spark = (
-            self.around.start_spark if self._most == 1 else None
-        )  # one entry that is too large for this process
+        # Only one entry that is too large by itself is left to Spark: of several a round takes fewer.
+        start_spark = self.around.start_spark if self._most == 1 else None
         engine = Engine(
             start_spark=start_spark, max_entries=self._most * workers, small_entries=self._source.most_entries
         )
@@ -266,16 +260,18 @@ class IngestionDataflow:
                 clock=self.around.clock,
                 engine=engine,
             )
-            self._run, self._opened_s = self._opened.enter_context(opened), now_s
+            self._run = self._opened.enter_context(opened)
         self._run.engine = engine
         return self._run
 
     def _take_fewer(self) -> None:
         self._most = max(1, self._most // 2)
 
-    def _reopen(self) -> None:
+    def _start_over(self) -> None:
+        """Forget what a broker that was away, or another leader of the catalog, has made useless."""
         self._opened.close()
         self._run = None
+        self._rounds.reconnect()
 
 
 def _write(run: Ingesting, minted: Minted, share: Share) -> Part:

@@ -70,6 +70,10 @@ class Rounds:
             upper = parse_frontier(str(holder.value["dataflows"][self.id]["upper"]))
             self.news = replace(self.news, upper=max(self.news.upper, upper))
 
+    def reconnect(self) -> None:
+        """Follow the present leader of the catalog: another one has fenced what followed the one before, for good."""
+        self.deployment = self.around.connect()
+
     def lead(self, work: Callable[[], CollectionReport]) -> float:
         """Run a round with ``work`` if one is due; return in how many seconds to come again."""
         began_s = time.monotonic()
@@ -101,7 +105,7 @@ class Rounds:
         )
         error = whole.collections[self.item.name].error
         if error is not None:
-            self.deployment = self.around.connect()  # another leader of the catalog fences the present one for good
+            self.reconnect()
         if (error is not None and error.exit_code not in _PASSES) or (error is None and self._failures):
             whole = settle(self.deployment, whole)
         self._recording.add(self.deployment, whole, clock=clock)
