@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.sinks.foreign_readers import arrow_rows, files_of, read_manifest
-from tests.support.homes import Home
+from tests.support.homes import MIGRATE, ROLLBACK, Home
 from tests.support.storage_workers import Workers
 from tidemark.collections.deployment import Mode
 from tidemark.storage import sharing
@@ -113,6 +113,15 @@ def test_in_read_only_mode_workers_wait_and_go_on_afterwards(declared: Home, wor
     declared.send_rows(2, 10)
     declared.switch(Mode.READ_WRITE)
     workers.run_until(lambda: len(declared.ids()) == declared.sent - 10)  # what is staged waits for the flush
+
+
+def test_workers_follow_the_catalog_to_another_back_end(declared: Home, workers: Workers) -> None:
+    workers.run_until_drained()
+    for direction in (MIGRATE, ROLLBACK):
+        declared.open(direction)
+        declared.send_rows(0, 10)
+        workers.run_until(lambda: len(declared.ids()) == declared.sent)
+    assert declared.ids() == list(range(declared.sent))
 
 
 def test_a_dataflow_that_fails_is_started_again(

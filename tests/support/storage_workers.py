@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from tidemark.errors import ReplacedBySuccessor
 from tidemark.storage.processes.process import End, WorkerProcess
 from tidemark.storage.view import read_view
 
@@ -42,7 +41,8 @@ class Workers:
 
     def turn(self) -> None:
         for index, process in list(self.running.items()):
-            if (why := process.turn()) is not None:
+            why, _ = process.turn()
+            if why is not None:
                 self.end(index, why)
 
     def run_until(self, condition: Callable[[], bool], *, seconds: float = 30.0) -> None:
@@ -60,11 +60,7 @@ class Workers:
         self.ended.append((index, why))
 
     def is_replaced(self, process: WorkerProcess) -> bool:
-        try:
-            process.turn()
-        except ReplacedBySuccessor:
-            return True
-        return False
+        return process.turn()[0] is End.HANDED_OVER
 
     def close(self) -> None:
         for index in list(self.running):

@@ -120,14 +120,24 @@ class WorkerProcess:
 
     # One turn
 
-    def turn(self) -> End | None:
-        """Take one turn; return why the worker is to end, or None.
+    def turn(self) -> tuple[End | None, float]:
+        """Take one turn; return why the worker is to end, or None, and in how many seconds the next turn comes.
 
-        Raises:
-            ReplacedBySuccessor: If a later life of this worker has begun.
-            FencedByGeneration: If a newer deployment leads.
-            Unreachable, StaleState, FencedByEpoch: What passes by itself: take another turn.
+        What passes by itself is waited for: stores that are away, and another leader of the catalog, with whom a new
+        life begins. Raises ``FencedByGeneration`` if a newer deployment leads.
         """
+        try:
+            return self._turn(), TURN_S
+        except ReplacedBySuccessor:
+            return End.HANDED_OVER, 0.0
+        except (Unreachable, ReadOnly) as error:
+            log.warning("storage worker %s waits: %s", self.index, error)
+        except (StaleState, FencedByEpoch) as error:
+            log.warning("storage worker %s begins anew: %s", self.index, error)
+            self.forget_life()
+        return None, _PAUSE_S
+
+    def _turn(self) -> End | None:
         self._look()
         if self._mode is Mode.READ_ONLY:
             self.around.may_write = False
@@ -326,18 +336,7 @@ def run_worker(
     why: End | None = None
     try:
         while why is None:
-            pause_s = TURN_S
-            try:
-                why = process.turn()
-            except ReplacedBySuccessor:
-                why = End.HANDED_OVER
-            except (Unreachable, ReadOnly) as error:
-                log.warning("storage worker %s waits: %s", index, error)
-                pause_s = _PAUSE_S
-            except (StaleState, FencedByEpoch) as error:
-                log.warning("storage worker %s begins anew: %s", index, error)
-                process.forget_life()
-                pause_s = _PAUSE_S
+            why, pause_s = process.turn()
             if why is None and (stop.is_set() or (parent is not None and os.getppid() != parent)):
                 why = End.STOPPED
             if why is None and until.seconds is not None and time.monotonic() - began_s >= until.seconds:
