@@ -8,7 +8,7 @@ ledger, so the next mint plans it again: of what the steps hand to each other an
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -344,8 +344,7 @@ def append(run: Ingesting, minted: Minted, parts: Sequence[Part], *, measures: b
         finish_quarantine(target, pending)
         fail_point("ingest.after-quarantine-publish")
     if measures:
-        numbers = {each.sequencer_id: each.end for each in ranges}
-        run.reader.tell_progress(GROUP_PREFIX + run.declaration.name, numbers)
+        _tell_progress(run, minted, published.state.ledgers)
     told = report(
         run,
         replace(minted, planned=tuple(ranges), batches=batches),
@@ -360,6 +359,13 @@ def append(run: Ingesting, minted: Minted, parts: Sequence[Part], *, measures: b
     if left_out := sorted({each.sequencer_id for each in minted.planned} - {*taken.sequencers}):
         told.details["left_out"] = left_out
     return replace(told, error=_find_error(parts))
+
+
+def _tell_progress(run: Ingesting, minted: Minted, ledgers: Mapping[str, Ledger]) -> None:
+    """Tell where each sequencer stands, also those that moved in commits of which nobody was told."""
+    found = {id_: ledgers.get(run.target.log.producer(id_), Ledger()) for id_ in minted.look.present}
+    numbers = {id_: ledger.ranges[-1].end for id_, ledger in found.items() if ledger.ranges}
+    run.reader.tell_progress(GROUP_PREFIX + run.declaration.name, numbers)
 
 
 def _follow(run: Ingesting, minted: Minted) -> None:
