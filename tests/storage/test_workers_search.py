@@ -119,6 +119,7 @@ class Resurrects(Worker):
         effects = super()._suspend(command)
         if self.decides and present is not None and command.id not in self.descriptions:
             self.descriptions[command.id] = present.command.description
+            self.as_ofs.setdefault(command.id, 0)
             return effects + self._ask(command.id)
         return effects
 
@@ -287,7 +288,6 @@ BROKEN: dict[str, dict[str, Any]] = {
             ReplaysInternalCommandsAlone,
             ReplaysTheLastControllerAlone,
             MixesControllers,
-            AsksAgainThoughAsked,
             GivesUp,
             ForgetsStatuses,
         )
@@ -304,6 +304,7 @@ BROKEN: dict[str, dict[str, Any]] = {
             TellsTheDropOfTheIngestionAlone,
         )
     },
+    "AsksAgainThoughAsked": {"make_worker": AsksAgainThoughAsked, "script": [RUN, ALTER]},
     "SinkOvertakes": {"make_worker": SinkOvertakes, "script": RESUMED},
     "RepeatsAppends": {"log": RepeatsAppends},
     "ReordersASender": {"log": ReordersASender},

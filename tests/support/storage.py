@@ -252,6 +252,8 @@ class Cluster:
         for row in self.log.rows:
             if row.sender == self.voice.sender and row.number == self.voice.first_number - 1:
                 self.controller.note(row)
+                # It listens again and again, to those as well that read the row before.
+                self.heard = {index: level for index, level in self.heard.items() if level.read_to <= row.index}
 
     def mumble(self) -> None:
         self.log.loses_answer = True
