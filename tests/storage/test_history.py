@@ -158,8 +158,13 @@ def test_a_trimmed_log_means_the_same_to_a_new_life(seed: int) -> None:
 
 def with_more(rows: list[Row], draw: random.Random) -> Iterator[Row]:
     """Add, to what a ``Cluster`` does, settings and compactions; there are ten times as many indexes."""
+    running: dict[tuple[int, str], None] = {}  # by life and id; no controller compacts anything else
     for row in rows:
         command = row.command
+        if isinstance(command, RunIngestion | RunSink):
+            running[row.sender.life, command.id] = None
+        if isinstance(command, AllowCompaction):
+            running.pop((row.sender.life, command.id), None)
         if isinstance(command, SuspendAndRestart):
             command = replace(command, started_at=10 * command.started_at)
         index = 10 * row.index
@@ -167,5 +172,6 @@ def with_more(rows: list[Row], draw: random.Random) -> Iterator[Row]:
         if draw.random() < 0.3:
             yield replace(row, index=index + 1, command=UpdateConfiguration({draw.choice("xy"): draw.choice("12")}))
         if row.external is not None and draw.random() < 0.3:
-            compaction = AllowCompaction(draw.choice("abs"), draw.randint(0, 9))
-            yield replace(row, index=index + 2, command=draw.choice([compaction, AllowWrites()]))
+            ids = [id_ for life, id_ in running if life == row.sender.life]
+            more = [AllowCompaction(id_, draw.randint(0, 9)) for id_ in ids]
+            yield replace(row, index=index + 2, command=draw.choice([*more, AllowWrites()]))

@@ -50,7 +50,7 @@ class _Counting:
 
     settings: dict[str, int] = field(default_factory=dict)  # the last update, by setting
     runs: dict[ObjectId, tuple[int, Run]] = field(default_factory=dict)  # the last one of what was not dropped since
-    compactions: dict[ObjectId, tuple[int, AllowCompaction]] = field(default_factory=dict)  # of what ``runs`` write
+    compactions: dict[ObjectId, tuple[int, AllowCompaction]] = field(default_factory=dict)  # the last ones
     marks: dict[type[External], int] = field(default_factory=dict)  # the end marker, and the permission to write
 
     @classmethod
@@ -66,6 +66,7 @@ class _Counting:
                     found._compact(position, command)
                 case InitializationComplete() | AllowWrites():
                     found.marks[type(command)] = position
+        found._leave_strays()
         return found
 
     def _run(self, position: int, run: Run) -> None:
@@ -73,16 +74,16 @@ class _Counting:
             if id_ in self.compactions and self.compactions[id_][1].is_drop:
                 del self.compactions[id_]
         self.runs[run.id] = position, run
-        self._leave_strays()
 
     def _compact(self, position: int, command: AllowCompaction) -> None:
         if command.is_drop and command.id in self.runs:
-            del self.runs[command.id]
+            for id_ in self.runs.pop(command.id)[1].collections:
+                self.compactions.pop(id_, None)
         else:
             self.compactions[command.id] = position, command
-        self._leave_strays()
 
     def _leave_strays(self) -> None:
+        """Leave out the compactions of what no run writes; the run that is kept may come after the compaction."""
         known = {id_ for _, run in self.runs.values() for id_ in run.collections}
         self.compactions = {id_: each for id_, each in self.compactions.items() if id_ in known}
 
