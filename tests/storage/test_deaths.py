@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -36,10 +38,16 @@ def declared(home: Settings, tmp_path: Path) -> Home:
     return found
 
 
-def work(home: str, index: int, workers: int, seconds: float = LONGEST_S) -> None:
+def work(home: str, index: int, workers: int) -> None:
     """Be one worker until nothing is left to do."""
-    settings, until = Settings.load({"TIDEMARK_HOME": home}), Until(seconds=seconds, drained=True)
-    run_worker(settings, index=index, workers=workers, until=until, stop=Event(), clock=SystemClock())
+    run_worker(
+        Settings.load({"TIDEMARK_HOME": home}),
+        index=index,
+        workers=workers,
+        until=Until(seconds=LONGEST_S, drained=True),
+        stop=Event(),
+        clock=SystemClock(),
+    )
 
 
 @pytest.mark.parametrize("point", [*process.FAIL_POINTS, *(set(ingestion.FAIL_POINTS) - OF_A_SHARE)])
@@ -54,9 +62,14 @@ def test_a_worker_that_dies_alone_loses_and_repeats_nothing(declared: Home, poin
 @pytest.mark.parametrize("point", ["round.written", "round.shared", "round.before-append", "worker.told:40"])
 def test_of_two_workers_one_dies_and_both_go_on(declared: Home, point: str) -> None:
     home = str(declared.settings.home)
-    both = [start(point, work, home, index, 2, 15.0) for index in range(2)]  # without worker 0 no end is known
-    for sequencer_id in range(4):
-        declared.send_rows(sequencer_id, 50)
+    both = [start(point, work, home, index, 2) for index in range(2)]
+    until_s = time.monotonic() + LONGEST_S
+    while all(each.is_running for each in both) and time.monotonic() < until_s:
+        for sequencer_id in range(4):
+            declared.send_rows(sequencer_id, 5)
+        time.sleep(0.2)
+    for each in both:
+        each.signal(signal.SIGKILL)
     assert FAIL_POINT_EXIT in {each.exit_code() for each in both}
     both = [start("", work, home, index, 2) for index in range(2)]
     assert [each.exit_code() for each in both] == [0, 0]

@@ -59,6 +59,10 @@ class Started:
         assert self._process.pid is not None
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process.is_alive()
+
     def signal(self, number: int) -> None:
         """Stop the process, let it go on, or kill it; nothing happens to one that is gone."""
         with suppress(ProcessLookupError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 Question = AskResumePoints | PassThrough
 _LONGEST_PAUSE_S = 30.0  # between two tries to reach the stores
+_LOOK_S = 0.1
 _LONGEST_REST_S = 60.0  # before a dataflow is started again that came to nothing
 
 
@@ -78,10 +80,17 @@ class Companion:
                 self._answers.append(answer)
                 self._waiting[id_].popleft()
 
+    def _rest(self, question: Question) -> None:
+        """Wait: a lasting error must not restart a dataflow all the time. A later question ends the wait."""
+        until_s = time.monotonic() + min(2.0 ** (question.restarts - 1), _LONGEST_REST_S)
+        while time.monotonic() < until_s and len(self._waiting[question.id]) == 1:
+            if self._ends.wait(_LOOK_S):
+                return
+
     def _answer(self, question: Question) -> Answer:
         """Return the answer to one question; what may pass by itself is tried until the answer is known."""
-        if question.restarts:  # a lasting error must not restart a dataflow all the time
-            self._ends.wait(min(2.0 ** (question.restarts - 1), _LONGEST_REST_S))
+        if question.restarts:
+            self._rest(question)
         if isinstance(question, PassThrough):
             return question.command
         pause_s = 0.1
