@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tidemark.errors import Unreachable
 from tidemark.iceberg.leases.statements import CatalogStatements
+from tidemark.secrets.redaction import first_line
 from tidemark.settings import Settings
 
 _TABLE = """
@@ -46,26 +48,24 @@ class Entry:
 class Board:
     """The board, as one thread reads and writes it.
 
-    ``put`` and ``remove`` may raise one of ``failures``: the database is away, busy, or cannot be written.
+    Every method raises ``Unreachable`` if the database is away, busy, or cannot be written.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._statements = CatalogStatements(settings, table=_TABLE, application="tidemark-storage")
-        self.failures, self.close = self._statements.failures, self._statements.close
+        self.close = self._statements.close
 
     def put(self, place: str, value: Mapping[str, Any], *, life: int = 0, number: int = 0) -> bool:
         """Store ``value``, unless the same or a later ``(life, number)`` stands there; return whether it was stored.
 
         The database compares and sets in one step: of several writers of one number, the first wins.
         """
-        return self._statements.execute(_PUT, place, life, number, json.dumps(dict(value))) > 0
+        return self._write(_PUT, place, life, number, json.dumps(dict(value))) > 0
 
     def read(self, prefix: str = "") -> tuple[list[Entry], int]:
         """Return what stands at the places that begin with ``prefix``, sorted by place, and the database's time in ms.
 
         A store in which nobody has put anything yet has no entries, and the time 0.
-
-        Raises ``Unreachable`` if the database does not answer.
         """
         rows = self._statements.query(_READ, len(prefix), prefix)
         entries = [
@@ -77,4 +77,13 @@ class Board:
 
     def remove(self, prefix: str) -> None:
         """Remove what stands at the places that begin with ``prefix``."""
-        self._statements.execute(_REMOVE, len(prefix), prefix)
+        self._write(_REMOVE, len(prefix), prefix)
+
+    def _write(self, statement: str, *values: object) -> int:
+        try:
+            return self._statements.execute(statement, *values)
+        except self._statements.failures as error:
+            raise Unreachable(
+                f"the board of the storage workers cannot be written: {first_line(error)}",
+                hint="check TIDEMARK_CATALOG_URI, and whether its user may make tables",
+            ) from error

@@ -10,6 +10,7 @@ from tidemark.storage.board import Entry
 
 SILENT_MS: Final = 5_000  # a worker that has written nothing for so long counts as lost
 WORKERS: Final = "worker/"
+ROUNDS: Final = "round/"
 
 
 def find_live(entries: Iterable[Entry], *, now_ms: int) -> dict[int, Entry]:
@@ -40,7 +41,12 @@ def place_of(index: int) -> str:
 
 def round_place(id_: str, part: int | None = None) -> str:
     """Return the place of the present round of an ingestion, or of what worker ``part`` wrote for the round."""
-    return f"round/{id_}/mint" if part is None else f"round/{id_}/part/{part}"
+    return f"{ROUNDS}{id_}/mint" if part is None else f"{ROUNDS}{id_}/part/{part}"
+
+
+def object_of(place: str) -> str | None:
+    """Return the object of whose round ``place`` is; None for other places."""
+    return place.split("/")[1] if place.startswith(ROUNDS) else None
 
 
 def started_at_on(worker: Entry | None, id_: str) -> int | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment
+from tidemark.errors import Unreachable
 from tidemark.frontier import Frontier, frontier_json
 from tidemark.report import CollectionReport
 from tidemark.secrets.redaction import first_line
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.05  # between two looks at the board
+AWAY_S: Final = 1.0  # between two tries to reach the stores
 
 
 @dataclass(slots=True)
@@ -132,14 +134,21 @@ class RunningDataflow:
             self._thread.join(timeout_s)
         return self._thread is None or not self._thread.is_alive()
 
+    def _step(self, dataflow: Dataflow) -> float:
+        try:
+            pause_s = dataflow.step()
+        except Unreachable as error:
+            log.warning("%s waits: %s", self.name, error)
+            return AWAY_S
+        self.news = dataflow.news
+        return pause_s
+
     def _run(self) -> None:
         dataflow: Dataflow | None = None
         try:
             dataflow = self.make()
             while not self._ends.is_set():
-                pause_s = dataflow.step()
-                self.news = dataflow.news
-                self._ends.wait(pause_s)
+                self._ends.wait(self._step(dataflow))
         except Exception as error:
             log.exception("the dataflow of %s failed", self.name)
             self.failure = f"{type(error).__name__}: {first_line(error)}"

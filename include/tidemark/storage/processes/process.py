@@ -21,7 +21,16 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.mode import read_mode
-from tidemark.errors import FencedByEpoch, ReadOnly, ReplacedBySuccessor, StaleState, Unreachable
+from tidemark.errors import (
+    CommitStateUnknown,
+    ConflictsUnsettled,
+    FencedByEpoch,
+    NotLed,
+    ReadOnly,
+    ReplacedBySuccessor,
+    StaleState,
+    Unreachable,
+)
 from tidemark.fail_points import fail_point
 from tidemark.frontier import frontier_json
 from tidemark.iceberg.leases.holding import writer_id
@@ -37,7 +46,7 @@ from tidemark.storage.effects import AskResumePoints, Broadcast, Effect, PassThr
 from tidemark.storage.order import Cursor, Outbox
 from tidemark.storage.processes.companion import Companion, name_of, read_resume_points
 from tidemark.storage.processes.control import WORKERS, Control
-from tidemark.storage.sharing import choose_holder, find_live, place_of
+from tidemark.storage.sharing import ROUNDS, choose_holder, find_live, object_of, place_of
 from tidemark.storage.worker import Worker
 
 if TYPE_CHECKING:
@@ -130,7 +139,7 @@ class WorkerProcess:
             return self._turn(), TURN_S
         except ReplacedBySuccessor:
             return End.HANDED_OVER, 0.0
-        except (Unreachable, ReadOnly) as error:
+        except (Unreachable, ReadOnly, NotLed, ConflictsUnsettled, CommitStateUnknown) as error:
             log.warning("storage worker %s waits: %s", self.index, error)
         except (StaleState, FencedByEpoch) as error:
             log.warning("storage worker %s begins anew: %s", self.index, error)
@@ -181,7 +190,14 @@ class WorkerProcess:
         control = Control.begin(commands, workers=self.workers) if self.index == 0 else None
         self._life = life = _Life(commands, worker, outbox, cursor, companion, control)
         self._apply(life, worker.replay(cursor.read(commands)))
+        if control is not None:
+            self._clear_rounds(worker)
         return life
+
+    def _clear_rounds(self, worker: Worker) -> None:
+        """Remove from the board the rounds of objects that nobody wants any more."""
+        for id_ in {object_of(place) for place in self.around.board} - {None, *worker.descriptions}:
+            self._board.remove(f"{ROUNDS}{id_}/")
 
     def _apply(self, life: _Life, effects: Iterable[Effect]) -> None:
         for effect in effects:
