@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -66,6 +67,26 @@ def test_a_lost_worker_keeps_nobody_waiting_for_long(declared: Home, workers: Wo
         workers.begin(lost)
         workers.run_until_drained()
     assert declared.ids() == list(range(declared.sent))
+
+
+def test_a_worker_that_ends_waits_for_no_part_of_one_that_is_lost(declared: Home, workers: Workers) -> None:
+    workers.run_until_drained()
+    holder = workers.object("events")["holder"]
+    process = workers.running[1 - holder]
+    workers.lose(1 - holder)  # nobody has noticed that
+    declared.send_rows(0, 50)
+    declared.send_rows(1, 50)
+    until_s = time.monotonic() + 10
+    while not [place for place in process._board.read("round/")[0] if place.number > 1]:
+        assert time.monotonic() < until_s
+        workers.turn()
+        time.sleep(0.01)
+    began_s = time.monotonic()
+    workers.end(holder)
+    assert time.monotonic() - began_s < 20
+    workers.begin(0)
+    workers.begin(1)
+    workers.run_until(lambda: len(declared.ids()) == declared.sent)
 
 
 def test_a_successor_takes_over_and_the_predecessor_ends(declared: Home, workers: Workers) -> None:

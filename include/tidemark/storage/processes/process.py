@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
@@ -29,6 +30,7 @@ from tidemark.errors import (
     ReadOnly,
     ReplacedBySuccessor,
     StaleState,
+    TidemarkError,
     Unreachable,
 )
 from tidemark.fail_points import fail_point
@@ -60,7 +62,8 @@ BEAT_S: Final = 1.0
 _CONTROL_S: Final = 1.0
 _MODE_S: Final = 1.0
 _PAUSE_S: Final = 1.0  # after a turn that could not reach the stores
-_STEP_S: Final = 60.0  # for the step in hand of a dataflow when the worker ends
+_FINISH_S: Final = 10.0  # for the rounds in hand when the worker ends
+_STEP_S: Final = 60.0  # and then for what does not wait for others
 
 
 class End(StrEnum):
@@ -319,14 +322,24 @@ class WorkerProcess:
         """End after the steps in hand; say so on the board."""
         for id_ in list(self.dataflows):
             self._stop(id_)
+        until_s = time.monotonic() + _FINISH_S
+        while self._has_steps_in_hand() and time.monotonic() < until_s:
+            with suppress(TidemarkError):  # a round in hand looks at the board
+                self._look()
+            time.sleep(TURN_S)
+        self.around.may_write = False  # a round that waits for others is given up: its numbers come again
         for dataflow in self._ending:
             if not dataflow.join(_STEP_S):
                 log.warning("the last step of %s goes on; it is left", dataflow.name)
         if self._life is not None:
             self._life.companion.close()
         if why is not End.HANDED_OVER:
-            self._put(ended=why.value)
+            with suppress(Unreachable):
+                self._put(ended=why.value)
         self._board.close()
+
+    def _has_steps_in_hand(self) -> bool:
+        return not all(dataflow.join(0) for dataflow in self._ending)
 
 
 def run_worker(
