@@ -62,7 +62,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/sinks/targets": 135,
     "tests/spark": 33,
     "tests/spark_apps": 122,
-    "tests/storage": 40,
+    "tests/storage": 85,
     "tests/tools": 23,
     "tests/write_buffer": 31,
     "tests/write_buffer/batches": 12,
