@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from bench.figures import Figure, write_or_print
 from tests.support.postgres_server import running_postgres
+from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
 from tidemark.iceberg.shards import Shards
 from tidemark.settings import Settings
@@ -28,7 +29,8 @@ POLL_S, PAUSE_S = 0.02, 0.05
 
 
 def open_log(environ: dict[str, str]) -> ShardCommandLog:
-    return ShardCommandLog.open(Shards.connect(Settings.load(environ)), generation=1, clock=SystemClock())
+    settings, clock = Settings.load(environ), SystemClock()
+    return ShardCommandLog.open(Shards.connect(settings), deployment=deployment_of(settings), clock=clock)
 
 
 def measure_commands(environ: dict[str, str], catalog: str) -> Figure:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import event
 
 from tests.support.clock import SteppedClock
 from tests.support.dying import Crash, dying_at, interrupted_at
 from tests.support.storage import MemoryCommandLog, ingestion
-from tidemark.errors import CorruptState, FencedByEpoch, FencedByGeneration, StaleState
+from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.collections.deployment import Mode
+from tidemark.collections.mode import switch_mode
+from tidemark.errors import CorruptState, FencedByEpoch, FencedByGeneration, ReadOnly, ReplacedBySuccessor, StaleState
 from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import SYSTEM, Shards
+from tidemark.locations import to_path
 from tidemark.storage import command_log
 from tidemark.storage.command_log import FAIL_POINTS, ShardCommandLog
 from tidemark.storage.commands import CreateIngestionDataflow, DropDataflow
@@ -19,6 +26,8 @@ from tidemark.storage.order import Cursor, Outbox, Sender
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pyiceberg.table.metadata import TableMetadata
 
     from tidemark.settings import Settings
     from tidemark.storage.order import CommandLog
@@ -28,7 +37,18 @@ ONE, TWO, THREE = DropDataflow(("1",)), DropDataflow(("2",)), DropDataflow(("3",
 
 def opened(home: Settings, generation: int = 1) -> ShardCommandLog:
     """Open the log as another process does."""
-    return ShardCommandLog.open(Shards.connect(home), generation=generation, clock=SteppedClock(0))
+    settings = replace(home, generation=generation)
+    clock = SteppedClock(0)
+    return ShardCommandLog.open(Shards.connect(settings), deployment=deployment_of(settings), clock=clock)
+
+
+def switch(home: Settings, mode: Mode, generation: int = 1) -> None:
+    settings = replace(home, generation=generation)
+    switch_mode(Shards.connect(settings), deployment_of(settings), mode, who="tests", why="")
+
+
+def metadata_of(home: Settings) -> TableMetadata:
+    return Shards.connect(home).open("storage_commands", SYSTEM).load().table.metadata
 
 
 @pytest.fixture(params=["memory", "shard", pytest.param("postgres", marks=pytest.mark.postgres)])
@@ -73,10 +93,17 @@ def test_a_new_life_fences_the_earlier_one(open_log: Callable[[], CommandLog]) -
     log.append(first, 0, [ONE])
     second = other.join("worker-0")
     assert second == Sender("worker-0", 2)
-    with pytest.raises(FencedByEpoch, match=r"worker-0\.1 was replaced"):
+    with pytest.raises(ReplacedBySuccessor, match=r"worker-0\.1 was replaced"):
         log.append(first, 1, [TWO])
     other.append(second, 0, [THREE])
+    assert log.life_of("worker-0") == 0, "nothing was read yet"
     assert [row.command for row in Cursor().read(log)] == [ONE, THREE]
+    assert log.life_of("worker-0") == 2
+    other.join("worker-0")
+    assert log.life_of("worker-0") == 2, "nobody was asked"
+    log.read(2)
+    assert log.life_of("worker-0") == 3, "also if nothing was said"
+    assert log.life_of("worker-1") == 0
 
 
 def test_a_gap_in_the_numbers_of_a_sender_is_refused(open_log: Callable[[], CommandLog]) -> None:
@@ -93,25 +120,81 @@ def test_what_comes_between_the_look_and_the_commit_gets_its_own_index(home: Set
         log.append(first, 0, [THREE])
     assert not failures
     assert [(row.index, row.command) for row in Cursor().read(log)] == [(0, ONE), (1, TWO), (2, THREE)]
+    assert stray_files(home) == set(), "an attempt that lost leaves nothing"
+
+
+def stray_files(home: Settings) -> set[str]:
+    """Return the data files that the log does not need."""
+    table = Shards.connect(home).open("storage_commands", SYSTEM).load().table
+    named = {file for snapshot in table.metadata.snapshots for file in read_data_files(table.io, snapshot)}
+    folder = to_path(table.location())
+    assert folder is not None
+    return {path.name for path in folder.rglob("*.parquet")} - {path.rpartition("/")[2] for path in named}
 
 
 def test_a_life_that_begins_in_the_middle_of_an_append_fences_it(home: Settings) -> None:
     log, other = opened(home), opened(home)
     sender = log.join("worker-0")
-    with interrupted_at("publish.before-commit", lambda: other.join("worker-0")), pytest.raises(FencedByEpoch):
+    with interrupted_at("publish.before-commit", lambda: other.join("worker-0")), pytest.raises(ReplacedBySuccessor):
         log.append(sender, 0, [ONE])
     assert other.read(0) == []
+    assert stray_files(home) == set()
 
 
-def test_a_newer_deployment_fences_the_older_one(home: Settings) -> None:
-    old = opened(home)
+def test_a_newer_deployment_fences_the_older_one_when_it_leads_and_not_before(home: Settings) -> None:
+    switch(home, Mode.READ_WRITE)
+    old, new = opened(home), opened(home, generation=2)
     sender = old.join("worker-0")
-    new = opened(home, generation=2)
-    with pytest.raises(FencedByGeneration):
-        old.append(sender, 0, [ONE])
-    with pytest.raises(FencedByGeneration):
-        opened(home)
-    assert new.read(0) == []
+    for refused in (lambda: new.join("worker-0"), lambda: new.append(Sender("worker-0", 1), 0, [ONE]), new.trim):
+        with pytest.raises(ReadOnly, match="deployment 2 is read-only"):
+            refused()
+    old.append(sender, 0, [ONE])
+    assert [row.command for row in new.read(0)] == [ONE]
+    switch(home, Mode.READ_WRITE, generation=2)
+    for refused in (lambda: old.append(sender, 1, [TWO]), lambda: opened(home).join("worker-1"), old.trim):
+        with pytest.raises(FencedByGeneration):
+            refused()
+    with pytest.raises(FencedByEpoch, match="the catalog"):
+        new.join("worker-0")  # the catalog has another leader, whom another process follows
+    assert opened(home, generation=2).join("worker-0") == Sender("worker-0", 2)
+
+
+def test_a_switch_to_read_only_and_back_leaves_the_lives_as_they_were(home: Settings) -> None:
+    log, other = opened(home), opened(home)
+    first, second = log.join("worker-0"), other.join("worker-1")
+    log.append(first, 0, [ONE])
+    for _ in range(2):
+        switch(home, Mode.READ_ONLY)
+        for refused in (lambda: log.append(first, 1, [TWO]), lambda: other.join("worker-2"), other.trim):
+            with pytest.raises(ReadOnly):
+                refused()
+        assert [row.command for row in opened(home).read(0)] == [ONE]
+        switch(home, Mode.READ_WRITE)
+    log.append(first, 1, [TWO])
+    other.append(second, 0, [THREE])
+    assert log.trim()
+    assert [row.command for row in Cursor().read(log)] == [ONE, TWO, THREE]
+    switch(home, Mode.READ_ONLY)
+    switch(home, Mode.READ_WRITE)
+    log.append(first, 2, [ONE])
+    with pytest.raises(ReplacedBySuccessor):
+        other.append(Sender("worker-0", 0), 0, [ONE])
+    switch(home, Mode.READ_ONLY)
+    switch(home, Mode.READ_WRITE)
+    assert log.trim(), "a trim joins anew as well"
+
+
+def test_a_switch_in_the_middle_of_an_append_stops_it(home: Settings) -> None:
+    log = opened(home)
+    sender = log.join("worker-0")
+    with (
+        interrupted_at("publish.before-commit", lambda: switch(home, Mode.READ_ONLY)) as failures,
+        pytest.raises(ReadOnly),
+    ):
+        log.append(sender, 0, [ONE])
+    assert not failures
+    assert log.read(0) == []
+    assert stray_files(home) == set()
 
 
 def start(version: int) -> CreateIngestionDataflow:
@@ -140,6 +223,39 @@ def test_a_long_log_is_trimmed_to_what_counts(home: Settings, monkeypatch: pytes
         cursor.read(late)
     log.append(sender, 4, [ONE, TWO])
     assert [row.index for row in log.read(5)] == [5]
+
+
+@pytest.mark.slow
+def test_the_metadata_of_a_log_that_many_wrote_to_stay_small(home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_log, "TRIM_ABOVE", 10)
+    monkeypatch.setattr(command_log, "KEPT_ROWS", 20)
+    monkeypatch.setattr(command_log, "KEPT_MS", 0)
+    clock = SteppedClock(2**42)
+    log = ShardCommandLog.open(Shards.connect(home), deployment=deployment_of(home), clock=clock)
+    sender = log.join("worker-0")
+    most = 0
+    for number in range(100):
+        log.append(sender, number, [ONE])
+        most = max(most, len(metadata_of(home).snapshots))
+    assert most <= 20 + 10 + 4
+    assert [row.index for row in Cursor().read(log)][-20:] == [*range(80, 100)]
+    assert stray_files(home) == set()
+
+
+def test_a_look_without_news_asks_the_catalog_one_question(home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, other = opened(home), opened(home)
+    cursor, sender = Cursor(), other.join("worker-0")
+    other.append(sender, 0, [ONE])
+    assert len(cursor.read(log)) == 1
+    statements: list[str] = []
+    event.listen(log.shard.iceberg.engine, "before_cursor_execute", lambda *said: statements.append(said[2]))
+    with monkeypatch.context() as patch:
+        patch.setattr(Shard, "load_table", None)  # nothing is loaded
+        assert cursor.read(log) == []
+        assert log.read(0) != []
+    assert len(statements) == 2
+    other.append(sender, 1, [TWO])
+    assert [row.command for row in cursor.read(log)] == [TWO]
 
 
 def test_a_trim_that_dies_leaves_the_log_as_it_is(home: Settings) -> None:

@@ -3,6 +3,9 @@
 The upper of the shard is the next index. So an append is a compare-and-append at the upper of a fresh head: there are
 no gaps, and no index is given out twice. The lives of the senders, and the number of the next command of each, are a
 table property, which the commit of the commands sets: what is in the log and what the property says cannot differ.
+
+Two fences stand here. The token is that of the deployment: a switch of its mode raises it, and whoever may still append
+takes the new one. The life is that of the sender: who was replaced by a successor has to stop.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
@@ -19,7 +22,17 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
 from tidemark.clock import Clock
-from tidemark.errors import CorruptState, InputsGone, TidemarkError
+from tidemark.collections.deployment import Deployment
+from tidemark.collections.mode import lead_to_write
+from tidemark.errors import (
+    ConflictsUnsettled,
+    CorruptState,
+    Fenced,
+    FencedByEpoch,
+    InputsGone,
+    ReplacedBySuccessor,
+    TidemarkError,
+)
 from tidemark.fail_points import fail_point
 from tidemark.frontier import Frontier
 from tidemark.iceberg.commit.branch_commit import delete_files
@@ -32,6 +45,7 @@ from tidemark.iceberg.log import LOG_SCHEMA, TimedUpdate, read_all, read_changes
 from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, ShardKind
 from tidemark.iceberg.shards import SYSTEM, Shards
 from tidemark.storage.commands import Command, command_json, kind_of, parse_command
@@ -43,31 +57,38 @@ log = logging.getLogger(__name__)
 FAIL_POINTS = ("trim.after-write",)
 TABLE: Final = "storage_commands"
 SENDERS: Final = "tidemark.storage-senders"  # the table property: by name, the life and the number of its next command
-TRIM_ABOVE: Final = 100  # data files: each append adds one, and who starts anew reads all of them
-KEPT_ROWS: Final = 1_000  # the newest ones stay, for readers that are behind
+TRIM_ABOVE: Final = 50  # data files: each append adds one, and who starts anew reads all of them
+KEPT_ROWS: Final = 100  # the newest ones stay, for readers that are behind; so do the snapshots of their commits
 KEPT_MS: Final = 60_000  # superseded snapshots stay this long for their readers, who take a moment
+JOINS: Final = 3  # for one commit: a switch of the mode fences it once
 _WHERE: Final = "the log of storage commands"
 
 Places = Mapping[str, Place]
+_Result = TypeVar("_Result")
 
 
 @dataclass(slots=True)
 class ShardCommandLog:
-    """Implements ``CommandLog`` for one process; fenced with the deployment."""
+    """Implements ``CommandLog`` for one process.
 
-    writer: Writer
+    Reading needs neither a lead nor a mode. Whoever appends joins the shard, if the mode of the deployment allows that;
+    the next switch of the mode fences it, and it joins anew. The lives of senders do not end with that: a newer
+    deployment alone takes the log over, and a later life of a name alone replaces the earlier ones.
+    """
+
+    shard: Shard
+    deployment: Deployment
     clock: Clock
+    _writer: Writer | None = None  # None: has not joined, or was fenced since
+    _head: ShardHead | None = None  # the last one that was read
     _known: set[str] = field(default_factory=set)  # manifests without a row from ``_next_index`` on
     _next_index: int = 0
 
     @classmethod
-    def open(cls, shards: Shards, *, generation: int, clock: Clock) -> Self:
-        """Open the log, which is made if need be; the first process of a newer deployment fences the older one.
-
-        Raises ``FencedByGeneration`` if a newer deployment leads.
-        """
+    def open(cls, shards: Shards, *, deployment: Deployment, clock: Clock) -> Self:
+        """Open the log, which is made if need be. This fences nobody; ``join`` and ``append`` may."""
         shard = shards.create(TABLE, schema=LOG_SCHEMA, layout=ShardKind.LOG, namespace=SYSTEM)
-        return cls(Writer.lead(shard, generation), clock)
+        return cls(shard, deployment, clock)
 
     def join(self, name: str) -> Sender:
         place = self._commit(name, lambda place: ((place or Place()).next_life(), ()))
@@ -82,7 +103,13 @@ class ShardCommandLog:
         self._commit(sender.name, add)
 
     def read(self, from_index: int) -> list[Row]:
-        head = self.writer.shard.load()
+        """Return the rows from an index on. If nobody committed since the last call, it is one question to the catalog.
+
+        Raises as ``CommandLog.read`` and ``Shard.load``.
+        """
+        if self._head is None or self.shard.location() != self._head.table.metadata_location:
+            self._head = self.shard.load()
+        head = self._head
         check_from(from_index, _index(head, head.state.since))
         if from_index >= _index(head, head.state.upper):
             return []
@@ -92,33 +119,35 @@ class ShardCommandLog:
         self._next_index = rows[-1].index + 1 if rows else from_index
         return rows
 
-    def _commit(self, name: str, change: Callable[[Place | None], tuple[Place, Sequence[Command]]]) -> Place:
-        """Add the commands that ``change`` returns for the present place of ``name``, and set its new place.
+    def life_of(self, name: str) -> int:
+        return 0 if self._head is None else _places(self._head).get(name, Place()).life
 
-        Raises:
-            Fenced: If another deployment, or a switch of the mode, took the shard over.
-            Others as ``Publication.heads``.
-        """
-        publication = Publication(self.writer.shard)
-        for head in publication.heads():
-            self.writer.check_token(head)
-            places = _places(head)
-            place, commands = change(places.get(name))
-            if place == places.get(name):
-                return place
-            sender, first = Sender(name, place.life), place.next_number - len(commands)
-            start = _index(head, head.state.upper)
-            rows = [Row(start + n, sender, first + n, command) for n, command in enumerate(commands)]
-            added = write_commands(head.table, rows)  # new files for each attempt: the index is in them
-            kind = CommitKind.APPEND if rows else CommitKind.FENCE
-            proposal = Proposal(
-                state=publication.next_state(head.state, kind, upper=start + len(rows)),
-                main=SnapshotChange(operation=Operation.APPEND, added=added),
-                set_properties={SENDERS: _places_json({**places, name: place})},
-            )
-            publication.commit(head, proposal)
+    def _commit(self, name: str, change: Callable[[Place | None], tuple[Place, Sequence[Command]]]) -> Place:
+        """Add the commands that ``change`` returns for the present place of ``name``, and set its new place."""
+        place, head = self._write(lambda writer: _commit(writer, name, change))
         self._trim_if_long(head)
         return place
+
+    def _write(self, step: Callable[[Writer], _Result]) -> _Result:
+        """Take a step as a writer, and again after another join if a switch of the mode has fenced the writer.
+
+        Raises:
+            ReplacedBySuccessor: As ``step``.
+            Others as ``lead_to_write``.
+        """
+        joins = 0
+        while True:
+            if self._writer is None:
+                self._writer = lead_to_write(self.shard, self.deployment, what="commands")
+                joins += 1
+            try:
+                return step(self._writer)
+            except ReplacedBySuccessor:
+                raise
+            except FencedByEpoch:
+                self._writer = None
+                if joins == JOINS:
+                    raise
 
     def _trim_if_long(self, head: ShardHead) -> None:
         """Trim a log that has grown; only log a failure: the commands are there, and the next append trims."""
@@ -133,33 +162,82 @@ class ShardCommandLog:
     def trim(self) -> bool:
         """Rewrite the log as one file, without what does not count any more; return whether it was rewritten.
 
-        The newest ``KEPT_ROWS`` stay. A reader that is further behind has to start over.
-
-        Raises ``Fenced`` if another deployment, or a switch of the mode, took the shard over.
+        The newest ``KEPT_ROWS`` stay. A reader that is further behind has to start over. Raises as ``append``.
         """
-        shard = self.writer.shard
-        head = shard.load()
-        self.writer.check_token(head)
+        return self._write(self._trim)
+
+    def _trim(self, writer: Writer) -> bool:
+        head = self.shard.load()
+        writer.check_token(head)
         rows = sorted(map(_row, read_all(head)), key=lambda row: row.index)
         cut = max(_index(head, head.state.upper) - KEPT_ROWS, _index(head, head.state.since))
         kept = [*retain([row for row in rows if row.index < cut]), *(row for row in rows if row.index >= cut)]
         old = frozenset(read_data_files(head.table.io, head.contents))
         files = write_commands(head.table, kept)
         fail_point("trim.after-write")
-        publication = Publication(shard)
+        publication = Publication(self.shard)
         try:
             for fresh in publication.heads():
-                self.writer.check_token(fresh)
+                writer.check_token(fresh)
                 if old - frozenset(read_data_files(fresh.table.io, fresh.contents)):
                     raise InputsGone(f"another process trimmed {_WHERE}")
                 state = publication.next_state(fresh.state, CommitKind.COMPACT, since=cut)
                 change = SnapshotChange(operation=Operation.OVERWRITE, added=files, removed=old)
                 publication.commit(fresh, Proposal(state=state, main=change))
         except InputsGone:
-            delete_files(head.table, [file.file_path for file in files])
+            _delete(head.table, files)
             return False
-        expire(self.writer, older_than_ms=self.clock.now_ms() - KEPT_MS)
+        except _LOST:
+            _delete(head.table, files)
+            raise
+        expire(writer, older_than_ms=self.clock.now_ms() - KEPT_MS)
         return True
+
+
+_LOST: Final = (Fenced, ConflictsUnsettled)  # the table has moved on since each attempt: none of them lands any more
+
+
+def _commit(
+    writer: Writer, name: str, change: Callable[[Place | None], tuple[Place, Sequence[Command]]]
+) -> tuple[Place, ShardHead]:
+    """Add commands as ``ShardCommandLog._commit``; also return the head before.
+
+    Raises:
+        Fenced: If another deployment, or a switch of the mode, took the shard over.
+        Others as ``change`` and ``Publication.heads``.
+    """
+    publication = Publication(writer.shard)
+    rows: list[Row] = []
+    added: tuple[DataFile, ...] = ()
+    try:
+        for head in publication.heads():
+            writer.check_token(head)
+            places = _places(head)
+            place, commands = change(places.get(name))
+            if place == places.get(name):
+                return place, head
+            sender, first = Sender(name, place.life), place.next_number - len(commands)
+            start = _index(head, head.state.upper)
+            present = [Row(start + n, sender, first + n, command) for n, command in enumerate(commands)]
+            if present != rows:  # the indexes are in the file, so that a lost attempt leaves one that nobody needs
+                _delete(head.table, added)
+                rows, added = present, write_commands(head.table, present)
+            kind = CommitKind.APPEND if rows else CommitKind.FENCE
+            proposal = Proposal(
+                state=publication.next_state(head.state, kind, upper=start + len(rows)),
+                main=SnapshotChange(operation=Operation.APPEND, added=added),
+                set_properties={SENDERS: _places_json({**places, name: place})},
+            )
+            publication.commit(head, proposal)
+    except _LOST:
+        if added:
+            _delete(head.table, added)
+        raise
+    return place, head
+
+
+def _delete(table: Table, files: Sequence[DataFile]) -> None:
+    delete_files(table, [file.file_path for file in files])
 
 
 def write_commands(table: Table, rows: Sequence[Row]) -> tuple[DataFile, ...]:

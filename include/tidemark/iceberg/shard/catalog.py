@@ -183,6 +183,11 @@ class CachingCatalog(SqlCatalog):
         with self.engine.connect() as connection:
             return {location for location in connection.execute(question).scalars() if location}
 
+    def location_of(self, identifier: str | Identifier) -> str | None:
+        """Return the metadata file of a table, which each commit replaces, with one question; None without a table."""
+        row = self._row_of(identifier)
+        return None if row is None else row[0]
+
     def load_table(self, identifier: str | Identifier) -> Table:
         row = self._row_of(identifier)
         if row is None or not row[0]:

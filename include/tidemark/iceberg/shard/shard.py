@@ -60,6 +60,11 @@ class Shard:
         """
         return ShardHead.of(self.load_table(), shard=self.name)
 
+    def location(self) -> str | None:
+        """Return the present metadata file, without a look into it: as long as it stays, there was no commit."""
+        with asking_the_catalog():
+            return self.iceberg.location_of((self.namespace, self.name))
+
     def load_table(self) -> Table:
         """Return the present table, whatever refs it has. Raises as ``load``."""
         with asking_the_catalog():
