@@ -35,12 +35,12 @@ from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest import range_rows
 from tidemark.settings import Settings
-from tidemark.storage import upkeep
 from tidemark.storage.board import Entry
 from tidemark.storage.commands import CreateIngestionDataflow, Ingestion
-from tidemark.storage.dataflow import Surroundings
-from tidemark.storage.ingestion_dataflow import IngestionDataflow
-from tidemark.storage.process import Until, run_worker
+from tidemark.storage.dataflows import upkeep
+from tidemark.storage.dataflows.dataflow import Surroundings
+from tidemark.storage.dataflows.ingestion import IngestionDataflow
+from tidemark.storage.processes.process import Until, run_worker
 from tidemark.storage.sharing import place_of
 from tidemark.write_buffer import registry
 from tidemark.write_buffer.file.folder import open_folder

@@ -11,9 +11,9 @@ from tests.support.homes import Home
 from tests.support.storage_workers import Workers
 from tidemark.collections.deployment import Mode
 from tidemark.storage import sharing
-from tidemark.storage.companion import declaration_of
-from tidemark.storage.process import End
-from tidemark.storage.restart import restart_dataflow
+from tidemark.storage.processes.companion import declaration_of
+from tidemark.storage.processes.process import End
+from tidemark.storage.processes.restart import restart_dataflow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,7 +126,7 @@ def test_a_dataflow_that_fails_is_started_again(
             raise OSError("broken on purpose")
         return declaration_of(definition)
 
-    monkeypatch.setattr("tidemark.storage.ingestion_dataflow.declaration_of", broken)
+    monkeypatch.setattr("tidemark.storage.dataflows.ingestion.declaration_of", broken)
     workers.run_until(lambda: len(declared.ids()) == declared.sent)
     assert left == [0]
 

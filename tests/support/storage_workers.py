@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tidemark.errors import ReplacedBySuccessor
-from tidemark.storage.process import End, WorkerProcess
+from tidemark.storage.processes.process import End, WorkerProcess
 from tidemark.storage.view import read_view
 
 if TYPE_CHECKING:

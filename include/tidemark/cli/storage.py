@@ -54,8 +54,8 @@ def run(
     Starts a process for each worker, and starts one that dies again. Workers of a later call take over from those that
     run, without a gap. In read-only mode the workers wait.
     """
-    from tidemark.storage.process import Until, run_worker  # noqa: PLC0415 - help is shown without pyiceberg
-    from tidemark.storage.supervision import LOOK_S, Supervision  # noqa: PLC0415
+    from tidemark.storage.processes.process import Until, run_worker  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.storage.processes.supervision import LOOK_S, Supervision  # noqa: PLC0415
 
     seconds = None if for_ is None else _milliseconds(for_) / 1000
     stop = Event()
@@ -121,7 +121,7 @@ def suspend(name: Name, *, for_: RestFor = "10m") -> None:
 def restart(name: Name) -> None:
     """Stop the dataflow of NAME on all workers, and start it anew from what is stored; end its rest, if it rests."""
     deployment = load_deployment()
-    from tidemark.storage.restart import restart_dataflow  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.storage.processes.restart import restart_dataflow  # noqa: PLC0415 - help is shown without pyiceberg
 
     ended = deployment.objects.resume([name])
     if name in ended:

@@ -16,7 +16,7 @@ from tidemark.orchestration.connections import process_environment, source_conne
 from tidemark.orchestration.preflight import load_checked_settings
 from tidemark.orchestration.retry_policy import RETRY_POLICY, application_failure, ending_task
 from tidemark.settings import Settings
-from tidemark.storage.supervision import LOOK_S, Supervision
+from tidemark.storage.processes.supervision import LOOK_S, Supervision
 from tidemark.storage.view import read_view
 
 if TYPE_CHECKING:

@@ -41,11 +41,11 @@ from tidemark.ingest.publish import name_attempt
 from tidemark.report import SKIPPED_BECAUSE, CollectionReport, Outcome
 from tidemark.storage.board import Board, Entry
 from tidemark.storage.commands import CreateIngestionDataflow
-from tidemark.storage.companion import declaration_of
-from tidemark.storage.dataflow import LOOK_S, News, Surroundings
-from tidemark.storage.rounds import Rounds
+from tidemark.storage.dataflows.dataflow import LOOK_S, News, Surroundings
+from tidemark.storage.dataflows.rounds import Rounds
+from tidemark.storage.dataflows.upkeep import COMMITS, tidy
+from tidemark.storage.processes.companion import declaration_of
 from tidemark.storage.sharing import round_place
-from tidemark.storage.upkeep import COMMITS, tidy
 
 log = logging.getLogger(__name__)
 

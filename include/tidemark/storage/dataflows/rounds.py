@@ -17,8 +17,8 @@ from tidemark.collections.system.suspension import settle
 from tidemark.exit_codes import ExitCode
 from tidemark.frontier import parse_frontier
 from tidemark.report import CollectionReport
-from tidemark.storage.dataflow import LOOK_S, News, Surroundings
-from tidemark.storage.recording import Recording
+from tidemark.storage.dataflows.dataflow import LOOK_S, News, Surroundings
+from tidemark.storage.dataflows.recording import Recording
 from tidemark.storage.sharing import choose_holder, place_of
 
 LONGEST_PAUSE_S: Final = 30.0

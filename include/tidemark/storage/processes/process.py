@@ -30,14 +30,14 @@ from tidemark.settings import Settings
 from tidemark.storage.board import Board
 from tidemark.storage.command_log import ShardCommandLog
 from tidemark.storage.commands import CreateIngestionDataflow, Start
-from tidemark.storage.companion import Companion, name_of, read_resume_points
-from tidemark.storage.control import WORKERS, Control
-from tidemark.storage.dataflow import Dataflow, RunningDataflow, Surroundings
+from tidemark.storage.dataflows.dataflow import Dataflow, RunningDataflow, Surroundings
+from tidemark.storage.dataflows.ingestion import IngestionDataflow
+from tidemark.storage.dataflows.sink import SinkDataflow
 from tidemark.storage.effects import AskResumePoints, Broadcast, Effect, PassThrough, StartDataflow, StopDataflow, Warn
-from tidemark.storage.ingestion_dataflow import IngestionDataflow
 from tidemark.storage.order import Cursor, Outbox
+from tidemark.storage.processes.companion import Companion, name_of, read_resume_points
+from tidemark.storage.processes.control import WORKERS, Control
 from tidemark.storage.sharing import choose_holder, find_live, place_of
-from tidemark.storage.sink_dataflow import SinkDataflow
 from tidemark.storage.worker import Worker
 
 if TYPE_CHECKING:

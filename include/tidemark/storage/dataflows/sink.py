@@ -16,8 +16,8 @@ from tidemark.iceberg.shards import Shards
 from tidemark.report import CollectionReport, Outcome
 from tidemark.sinks.run import run_sink
 from tidemark.storage.commands import RunSinkDataflow
-from tidemark.storage.dataflow import LOOK_S, News, Surroundings
-from tidemark.storage.rounds import Rounds
+from tidemark.storage.dataflows.dataflow import LOOK_S, News, Surroundings
+from tidemark.storage.dataflows.rounds import Rounds
 
 FULL_LOOK_S: Final = 600.0  # after which a run asks the target, even if nothing has come
 
