@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import event
@@ -16,6 +16,7 @@ from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import switch_mode
 from tidemark.errors import CorruptState, FencedByEpoch, FencedByGeneration, ReadOnly, ReplacedBySuccessor, StaleState
 from tidemark.iceberg.files.manifests import read_data_files
+from tidemark.iceberg.log import TimedUpdate, read_changes
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import SYSTEM, Shards
 from tidemark.locations import to_path
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from pyiceberg.table.metadata import TableMetadata
 
+    from tidemark.iceberg.shard.head import ShardHead
     from tidemark.settings import Settings
     from tidemark.storage.order import CommandLog
 
@@ -223,6 +225,27 @@ def test_a_long_log_is_trimmed_to_what_counts(home: Settings, monkeypatch: pytes
         cursor.read(late)
     log.append(sender, 4, [ONE, TWO])
     assert [row.index for row in log.read(5)] == [5]
+
+
+def test_a_reader_whose_files_a_trim_removes_reads_again(home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SteppedClock(2**42)
+    other = ShardCommandLog.open(Shards.connect(home), deployment=deployment_of(home), clock=clock)
+    log, sender = opened(home), other.join("worker-0")
+    other.append(sender, 0, [start(1)])
+    other.append(sender, 1, [ONE, TWO])
+    trims = [other.trim]
+
+    def read_late(head: ShardHead, **options: Any) -> list[TimedUpdate]:
+        while trims:
+            trims.pop()()
+        return read_changes(head, **options)
+
+    monkeypatch.setattr(command_log, "read_changes", read_late)
+    assert [row.command for row in log.read(0)] == [start(1), ONE, TWO]
+    file = next(iter(read_data_files(log.shard.load_table().io, log.shard.load().contents)))
+    log.shard.load_table().io.delete(file)
+    with pytest.raises((CorruptState, OSError)):
+        log.read(0)  # nobody trimmed: the file is lost
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ def declared(home: Settings, tmp_path: Path) -> Home:
 
 @pytest.fixture
 def workers(declared: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
-    monkeypatch.setattr(sharing, "SILENT_MS", 1_000)
+    monkeypatch.setattr(sharing, "SILENT_MS", 2_500)
     found = Workers(declared, 2)
     yield found
     found.close()

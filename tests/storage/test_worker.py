@@ -229,6 +229,18 @@ def test_a_sink_that_fails_without_any_progress_is_restarted_ever_later() -> Non
         assert failed == [StopDataflow("s"), PassThrough(start, number)]
 
 
+def test_a_worker_that_comes_and_a_person_who_asks_make_nobody_wait() -> None:
+    worker, _ = connected(0, RunIngestion("a", A))
+    for number in range(3):
+        worker.turn(internal=[row(2 * number, create())])
+        asked = SuspendAndRestart("a", "a worker came", 2 * number, is_failure=False)
+        assert worker.handle_internal(row(2 * number + 1, asked))[-1] == AskResumePoints("a", A, 0)
+    replayed = Worker(1)
+    (said,) = [effect for effect in replayed.replay([row(0, create())]) if isinstance(effect, Broadcast)]
+    assert isinstance(said.command, SuspendAndRestart)
+    assert not said.command.is_failure
+
+
 def test_what_runs_is_not_restarted_because_an_earlier_question_failed() -> None:
     worker, _ = connected(0, RunIngestion("a", A), RunIngestion("a", ALTERED))
     worker.turn(external=[RunIngestion("a", A)])
@@ -262,7 +274,7 @@ def test_a_status_waits_until_the_controller_asks_for_the_object_and_worker_0_al
 def test_a_worker_that_starts_anew_asks_for_a_restart_of_what_runs() -> None:
     worker = Worker(0)
     effects = worker.replay([row(0, create()), row(1, UpdateConfiguration({"x": "1"})), row(5, create(2))])
-    restart = SuspendAndRestart("a", "worker 0 was started anew", 5)
+    restart = SuspendAndRestart("a", "worker 0 was started anew", 5, is_failure=False)
     assert effects == [Configure({"x": "1"}), Broadcast(restart)]
     assert worker.turn(external=[RunIngestion("a", ALTERED), InitializationComplete()]) == []
     assert worker.handle_internal(row(6, restart)) == [StopDataflow("a"), AskResumePoints("a", ALTERED)]
@@ -288,8 +300,8 @@ def test_a_new_life_knows_what_the_last_controller_wants() -> None:
     assert worker.as_ofs == {"s": 4}
     assert (worker.may_write, worker.controller_life, worker.frontiers) == (True, 3, {})
     assert effects == [
-        Broadcast(SuspendAndRestart("t", "worker 0 was started anew", 2)),
-        Broadcast(SuspendAndRestart("a", "worker 0 was started anew", 7)),
+        Broadcast(SuspendAndRestart("t", "worker 0 was started anew", 2, is_failure=False)),
+        Broadcast(SuspendAndRestart("a", "worker 0 was started anew", 7, is_failure=False)),
         PassThrough(DropDataflow(("t",))),
         Broadcast(UpdateConfiguration({"x": "1"})),
         PassThrough(RunSinkDataflow("s", sink(), 4)),

@@ -13,7 +13,15 @@ if TYPE_CHECKING:
 
 def show(settings: Settings, worker: int, *objects: str, run: str = "", ended: str = "") -> None:
     """Put on the board what a worker says of itself."""
-    value = {"dataflows": {}, "objects": list(objects), "run": run, "ended": ended}
+    value = {
+        "writer": "host:1",
+        "began_ms": 0,
+        "run": run,
+        "mode": "read-write",
+        "objects": list(objects),
+        "dataflows": {},
+        "ended": ended,
+    }
     with closing(Board(settings)) as board:
         board.remove(f"worker/{worker}")
         assert board.put(f"worker/{worker}", value, life=1)

@@ -64,7 +64,7 @@ def run(
     settings = load_settings(writes=True)
     if worker is None:
         arguments = [*(["--for", for_] if for_ else []), *(["--until-drained"] if until_drained else [])]
-        supervision = Supervision(range(workers), workers, arguments)
+        supervision = Supervision(settings, range(workers), workers, arguments)
         supervision.begin()
         while supervision.look() and not stop.wait(LOOK_S):
             pass

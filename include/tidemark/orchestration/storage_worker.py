@@ -56,7 +56,7 @@ class StorageWorkerOperator(BaseOperator):
         arguments = ["--for", f"{int(self.minutes)}m", "--run", str(context["run_id"])]
         arguments += ["--until-drained"] if until_drained else []
         self._supervision = supervision = Supervision(
-            [index], int(self.workers), arguments, environment=environment, in_own_session=True
+            settings, [index], int(self.workers), arguments, environment=environment, in_own_session=True
         )
         supervision.begin()
         measured_s = time.monotonic()

@@ -59,7 +59,7 @@ TABLE: Final = "storage_commands"
 SENDERS: Final = "tidemark.storage-senders"  # the table property: by name, the life and the number of its next command
 TRIM_ABOVE: Final = 50  # data files: each append adds one, and who starts anew reads all of them
 KEPT_ROWS: Final = 100  # the newest ones stay, for readers that are behind; so do the snapshots of their commits
-KEPT_MS: Final = 60_000  # superseded snapshots stay this long for their readers, who take a moment
+KEPT_MS: Final = 10_000  # superseded snapshots stay this long for their readers; one that takes longer reads again
 JOINS: Final = 3  # for one commit: a switch of the mode fences it once
 _WHERE: Final = "the log of storage commands"
 
@@ -115,7 +115,13 @@ class ShardCommandLog:
             return []
         if from_index < self._next_index:
             self._known.clear()
-        rows = [_row(update) for update in read_changes(head, from_=from_index, known=self._known)]
+        try:
+            rows = [_row(update) for update in read_changes(head, from_=from_index, known=self._known)]
+        except (CorruptState, OSError):
+            if self.shard.location() == head.table.metadata_location:
+                raise
+            self._known.clear()
+            return self.read(from_index)  # a trim has removed the files meanwhile
         self._next_index = rows[-1].index + 1 if rows else from_index
         return rows
 

@@ -149,11 +149,13 @@ class SuspendAndRestart(_Strict):
     """Stop a dataflow on all workers, and start it anew from fresh points.
 
     ``started_at`` is the index of the command that started the dataflow: one that was started anew since is not meant.
+    After failures in a row the start waits, longer each time; not if a worker came, or a person asked.
     """
 
     id: ObjectId
     reason: str
     started_at: int
+    is_failure: bool = True
 
 
 Description = Ingestion | Sink

@@ -102,7 +102,8 @@ class Worker:
         What the last controller wants is known afterwards, as on all other workers. Nothing starts: the points of then
         are old, so that this worker asks for a restart of what should run.
         """
-        rows, effects = list(rows), []
+        rows = list(rows)
+        effects: list[Effect] = []
         for row in rows:
             if row.external is None:
                 effects += [effect for effect in self.handle_internal(row) if isinstance(effect, Configure)]
@@ -110,7 +111,7 @@ class Worker:
             self.descriptions[id_] = started.command.description
             if isinstance(started.command, RunSinkDataflow):
                 self.as_ofs[id_] = started.command.as_of
-            effects += self.fail(id_, f"worker {self.index} was started anew")
+            effects += self.fail(id_, f"worker {self.index} was started anew", is_failure=False)
         for life, said in find_lives(rows).items():
             self.controller_life = life
             self.connect()
@@ -316,7 +317,9 @@ class Worker:
         effects = self._stop(command.id)
         self._note(ReportStatus(command.id, "stalled", command.reason))
         is_wanted = command.id in self.descriptions  # else its drop waits at the companion
-        return effects + (self._ask_again(command.id) if self.decides and is_wanted else [])
+        if not (self.decides and is_wanted):
+            return effects
+        return effects + (self._ask_again(command.id) if command.is_failure else self._ask(command.id))
 
     # What the dataflows tell
 
@@ -329,10 +332,10 @@ class Worker:
             if id_ in started.collections:
                 self._restarts.pop(object_id, None)
 
-    def fail(self, id_: ObjectId, reason: str) -> list[Effect]:
+    def fail(self, id_: ObjectId, reason: str, *, is_failure: bool = True) -> list[Effect]:
         """Ask all workers to stop a dataflow that failed here, and to start it anew."""
         present = self.dataflows.get(id_)
-        return [] if present is None else [Broadcast(SuspendAndRestart(id_, reason, present.index))]
+        return [] if present is None else [Broadcast(SuspendAndRestart(id_, reason, present.index, is_failure))]
 
     # What the controller is told
 

@@ -187,6 +187,21 @@ def test_a_part_that_is_gone_damaged_doubled_or_of_another_mint_is_not_delivered
     assert (ingesting.ids(), len(ingesting.bad())) == (list(range(6)), 2)
 
 
+def test_a_part_of_another_mint_is_not_taken_for_one_of_this(ingesting: Home) -> None:
+    with sharing(ingesting) as runs:
+        ingesting.send_rows(0, 3)
+        ingesting.send_rows(1, 2)
+        before = minted_by(runs[0])
+        stale = write(runs[1], before, share_out(before, [0, 1], 0)[1])
+        ingesting.send_rows(1, 4)
+        minted = minted_by(runs[0])
+        own = write(runs[0], minted, Share(sequencers=(0,)))
+        assert append(runs[0], minted, [own, stale]).details["left_out"] == [1]
+        assert ingesting.branches() == set()
+        assert take_round(runs).inserted == 6
+    assert (ingesting.ids(), ingesting.ledgers()) == (list(range(9)), {"0": "0:3", "1": "0:6"})
+
+
 def test_columns_that_change_after_the_mint_have_it_minted_again(ingesting: Home) -> None:
     (column,) = parse_columns("more string")
     with sharing(ingesting) as runs:
@@ -263,6 +278,8 @@ def test_the_bad_rows_of_all_parts_follow_their_rows(ingesting: Home, point: str
             append(runs[0], minted, parts)
         assert sorted(line.split(" ")[0] for line in pending_lines(ingesting)) == sorted(p.branch for p in parts)
         assert ingesting.ids() == [0, 1]
+        with pytest.raises(InputsGone):  # another holder gives up, and drops what it knows
+            append(runs[1], minted, parts)
         if finisher == "round":
             assert take_round(runs[1:]).outcome is Outcome.UNCHANGED
         else:

@@ -180,6 +180,23 @@ class PartsMachine(RuleBasedStateMachine):
         except InputsGone:  # no part came
             assert lost
 
+    @rule(
+        sequencer=st.integers(0, SEQUENCERS - 1),
+        point=DEATHS,
+        lost=st.sets(st.integers(0, 3), max_size=2),
+        again=HOLDERS,
+    )
+    def be_overtaken(self, sequencer: int, point: str | None, lost: set[int], again: int) -> None:
+        """In the order that matters: parts of two mints, an append that dies, and another holder's of the same mint."""
+        self.write(sequencer, [[GOOD], [BAD]])
+        for holder in (0, 1):
+            self.write((sequencer + 1) % SEQUENCERS, [[BAD, GOOD]])
+            self.mint(holder, None, WORKERS, None)
+            for worker in range(WORKERS):
+                self.write_part(0, worker, worker, None)
+        self.append(0, 1, lost, point)
+        self.append(again % 2, again, set(), None)
+
     def take_round_of(self, runs: list[Ingesting], lost: set[int]) -> CollectionReport:
         report = take_round(runs, but=lost)
         assert report.error is None
@@ -286,4 +303,4 @@ class PartsMachine(RuleBasedStateMachine):
 
 
 TestParts = pytest.mark.slow(PartsMachine.TestCase)
-TestParts.settings = explore(10, steps=20)
+TestParts.settings = explore(15, steps=30)

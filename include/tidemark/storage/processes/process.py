@@ -248,7 +248,7 @@ class WorkerProcess:
             },
             "obeys": 0 if life is None else life.worker.controller_life,
             "frontiers": {} if life is None else {id_: frontier_json(f) for id_, f in life.worker.frontiers.items()},
-            "drained": self.is_drained(),
+            "drained": ended == End.DRAINED or self.is_drained(),
             "ended": ended,
         }
         # Before its first life a process says nothing: the one that it will succeed may still be at work.

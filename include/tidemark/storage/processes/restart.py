@@ -34,5 +34,5 @@ def restart_dataflow(shards: Shards, deployment: Deployment, name: str, *, who: 
             f"no storage worker runs {name!r}", hint="declare `every`, apply it, and see `tidemark storage status`"
         )
     outbox = Outbox(log.join("console-" + re.sub(r"\W", "-", who)))
-    outbox.put(SuspendAndRestart(id_, f"asked for by {who}", starts[id_]))
+    outbox.put(SuspendAndRestart(id_, f"asked for by {who}", starts[id_], is_failure=False))
     outbox.flush(log)

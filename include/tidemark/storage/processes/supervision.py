@@ -1,7 +1,8 @@
 """Starts workers as processes of their own, and starts one that dies again.
 
-A worker that comes to its end by itself is not started again. One that dies again and again, soon after its start, is
-given up: the others go on, and the result tells.
+A worker that comes to its end by itself is not started again. One that was at work when it died is started at once, and
+one that dies before it comes to work after a pause; after the fifth time in a row it is given up: the others go on, and
+the result tells.
 """
 
 from __future__ import annotations
@@ -12,24 +13,29 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
+from tidemark.errors import Unreachable
 from tidemark.exit_codes import ExitCode, most_severe
+from tidemark.iceberg.leases.holding import writer_id
+from tidemark.settings import Settings
+from tidemark.storage.board import Board
+from tidemark.storage.sharing import place_of
 
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.1
-MOST_DEATHS: Final = 5  # in a row, of which each came soon after the start
-_SOON_S: Final = 30.0
+MOST_DEATHS: Final = 5  # in a row, of which each came before the worker was at work
 
 
 @dataclass(slots=True)
 class _Child:
     index: int
     process: subprocess.Popen[bytes]
-    started_s: float
-    deaths: int = 0
+    deaths: int = 0  # in a row, before it was at work
+    again_s: float | None = None  # when to start it again; None: it runs, or has ended for good
     code: int | None = None  # how the worker ended for good
 
 
@@ -37,6 +43,7 @@ class _Child:
 class Supervision:
     """Some of the workers: ``begin``, then ``look`` again and again, then ``end``."""
 
+    settings: Settings
     indexes: Sequence[int]
     workers: int  # in all
     arguments: Sequence[str] = ()  # of each worker, besides those that name it
@@ -47,18 +54,22 @@ class Supervision:
     def begin(self) -> None:
         """Start the workers."""
         for index in self.indexes:
-            self._children.append(_Child(index, self._spawn(index), time.monotonic()))
+            self._children.append(_Child(index, self._spawn(index)))
 
     def look(self) -> bool:
         """Start again what died; return whether a worker still runs."""
         for child in self._children:
-            if child.code is None and (code := child.process.poll()) is not None:
+            if child.again_s is not None:
+                if time.monotonic() >= child.again_s:
+                    child.process, child.again_s = self._spawn(child.index), None
+            elif child.code is None and (code := child.process.poll()) is not None:
                 self._bury(child, code)
         return any(child.code is None for child in self._children)
 
     def end(self, *, grace_s: float = 75.0) -> ExitCode:
         """Ask the workers that still run to end, and kill those that do not; return the most severe exit code."""
         for child in self._children:
+            child.again_s = None
             if child.process.poll() is None:
                 child.process.terminate()
         until_s = time.monotonic() + grace_s
@@ -84,14 +95,25 @@ class Supervision:
         if code in set(ExitCode) and code != ExitCode.BUG:  # its own word
             child.code = code
             return
-        now_s = time.monotonic()
-        child.deaths = child.deaths + 1 if now_s - child.started_s < _SOON_S else 1
+        child.deaths = 0 if self._was_at_work(child) else child.deaths + 1
         if child.deaths >= MOST_DEATHS:
-            log.error("storage worker %s died %s times in a row, and is given up", child.index, child.deaths)
+            log.error("storage worker %s died %s times before it was at work: given up", child.index, child.deaths)
             child.code = code
             return
-        log.warning("storage worker %s died (%s), and is started again", child.index, code)
-        child.process, child.started_s = self._spawn(child.index), now_s
+        pause_s = 2.0 ** (child.deaths - 1) if child.deaths else 0.0
+        log.warning("storage worker %s died (%s), and is started again in %.0f s", child.index, code, pause_s)
+        child.again_s = time.monotonic() + pause_s
+
+    def _was_at_work(self, child: _Child) -> bool:
+        """Tell whether the board has a word of the process."""
+        place = place_of(child.index)
+        try:
+            with closing(Board(self.settings)) as board:
+                entries, _ = board.read(place)
+        except Unreachable:
+            return False
+        wrote = f"{writer_id().rpartition(':')[0]}:{child.process.pid}"
+        return any(entry.place == place and entry.value["writer"] == wrote for entry in entries)
 
 
 def _exit_code(code: int | None) -> ExitCode:

@@ -1,0 +1,85 @@
+"""`tidemark storage`, as a person types it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from tests.support.homes import Home
+from tests.support.storage_board import show
+from tidemark.cli.app import app
+from tidemark.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tidemark.settings import Settings
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    error: str
+
+
+@pytest.fixture
+def declared(home: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
+    found = Home(home, tmp_path)
+    found.declare_reader(source={"every": "1s"})
+    return found
+
+
+@pytest.fixture
+def tidemark(declared: Home, capsys: pytest.CaptureFixture[str]) -> Any:
+    def run(*arguments: str) -> Answer:
+        capsys.readouterr()
+        code = app(["storage", *arguments])
+        said = capsys.readouterr()
+        return Answer(code, said.out, said.err)
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_run_until_nothing_waits(declared: Home, tidemark: Any, workers: int) -> None:
+    declared.send_rows(0, 5)
+    declared.send_rows(1, 5)
+    assert tidemark("run", "--workers", str(workers), "--until-drained", "--for", "60s").code == 0
+    assert declared.ids() == list(range(10))
+    view = json.loads(tidemark("status", "--json").out)
+    assert [each["state"] for each in view["workers"]] == ["ended: nothing was left to do"] * workers
+    assert view["objects"] == []
+
+
+def test_status_without_workers_is_empty_and_with_one_shows_the_worker(declared: Home, tidemark: Any) -> None:
+    assert json.loads(tidemark("status", "--json").out) == {"workers": [], "objects": []}
+    show(declared.settings, 0, "events")
+    shown = tidemark("status")
+    assert shown.code == 0
+    assert "running" in shown.out
+
+
+def test_what_cannot_be_is_refused_with_what_to_do(declared: Home, tidemark: Any) -> None:
+    for arguments, code, told in (
+        (("run", "--worker", "2", "--workers", "2"), ExitCode.USAGE, "no worker 2"),
+        (("run", "--for", "soon"), ExitCode.USAGE, "'soon'"),
+        (("suspend", "events", "--for", "2h"), ExitCode.USAGE, "longer than an hour"),
+        (("suspend", "evens"), ExitCode.USAGE, "events"),
+        (("restart", "evens"), ExitCode.USAGE, "events"),
+        (("restart", "events"), ExitCode.NOT_POSSIBLE, "no storage worker runs 'events'"),
+    ):
+        answer = tidemark(*arguments)
+        assert answer.code == code, (arguments, answer)
+        assert told in answer.error, (arguments, answer)
+        assert "→" in answer.error
+
+
+def test_a_suspended_object_rests_until_its_time_or_a_restart(declared: Home, tidemark: Any) -> None:
+    assert "tried again at" in tidemark("suspend", "events", "--for", "10m").out
+    assert "events" in declared.deployment.objects.read()
+    assert "runs again" in tidemark("restart", "events").out
+    assert declared.deployment.objects.read() == {}
