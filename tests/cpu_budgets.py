@@ -51,7 +51,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/ingest/replay": 95,
     "tests/lifecycle": 22,
     "tests/live": 434,
-    "tests/orchestration": 12,
+    "tests/orchestration": 26,
     "tests/orchestration/sensors": 13,
     "tests/orchestration/tasks": 20,
     "tests/plugins": 13,
