@@ -50,7 +50,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/ingest/persist": 218,
     "tests/ingest/replay": 95,
     "tests/lifecycle": 22,
-    "tests/live": 434,
+    "tests/live": 480,
     "tests/orchestration": 26,
     "tests/orchestration/sensors": 13,
     "tests/orchestration/tasks": 20,
