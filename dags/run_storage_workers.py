@@ -35,7 +35,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import Param, dag
 
-from tidemark.orchestration.retry_policy import RETRIES
+from tidemark.orchestration.retry_policy import RETRIES, RETRY_POLICY
 from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
 from tidemark.orchestration.sensors.workers import WorkersSensor
 from tidemark.orchestration.storage_worker import StorageWorkerOperator
@@ -62,15 +62,17 @@ LONGEST = timedelta(hours=25)  # a run that was triggered with many minutes
 def run_storage_workers() -> None:
     planned = plan_workers()
     LedSensor(task_id="wait_until_led") >> planned
-    watch = WorkersSensor(task_id="watch", workers="{{ params.workers }}", timeout=LONGEST.total_seconds())
-    planned >> watch
+    planned >> WorkersSensor(
+        task_id="watch", workers="{{ params.workers }}", minutes="{{ params.minutes }}", timeout=LONGEST.total_seconds()
+    )
     StorageWorkerOperator.partial(
         task_id="work",
         workers="{{ params.workers }}",
         minutes="{{ params.minutes }}",
         until_drained="{{ params.until_drained }}",
-        map_index_template="worker {{ task.worker }}",
+        map_index_template="{{ task.worker }}",
         pool="storage",
+        retry_policy=RETRY_POLICY,
     ).expand(worker=planned)
 
 

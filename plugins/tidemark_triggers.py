@@ -123,17 +123,23 @@ class PartitionClosedTrigger(_WaitingTrigger):
 
 
 class WorkersTrigger(_WaitingTrigger):
-    """Waits until the storage workers of a run have ended, were replaced, or one of them is lost."""
+    """Waits until all workers of a run have ended or were replaced, or one of them is lost or does not begin.
 
-    def __init__(self, *, run: str, workers: int, seen: list[int], poll_seconds: float = 5.0) -> None:
-        super().__init__(poll_seconds=poll_seconds, run=run, workers=workers, seen=seen)
+    ``seen`` are the facts of the look before: a worker that was replaced is not on the board any more.
+    """
+
+    def __init__(
+        self, *, run: str, workers: int, minutes: int, seen: dict[str, Any], poll_seconds: float = 5.0
+    ) -> None:
+        super().__init__(poll_seconds=poll_seconds, run=run, workers=workers, minutes=minutes, seen=seen)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        run, workers, before = self.arguments["run"], self.arguments["workers"], set(self.arguments["seen"])
+        run, workers, minutes = self.arguments["run"], self.arguments["workers"], self.arguments["minutes"]
+        before: dict[str, Any] = dict(self.arguments["seen"])
 
         def see(settings: Settings) -> Seen:
-            found = see_workers(settings, run, workers, before)
-            before.update(found.facts["seen"])
+            found = see_workers(settings, run, workers=workers, minutes=minutes, before=before)
+            before.update(found.facts)
             return found
 
         yield await self.look_until(repeated(see), lambda seen: not seen.obstacle, what="board of the workers")

@@ -113,7 +113,10 @@ PURE = [
     "tidemark.storage.order",
     "tidemark.storage.history",
     "tidemark.storage.reconciliation",
+    "tidemark.storage.processes.supervision",
     "tidemark.storage.running",
+    "tidemark.storage.sharing",
+    "tidemark.storage.view",
     "tidemark.storage.worker",
     "tidemark.storage.controller",
 ]

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.airflow_runs import states
-from tests.support.storage_board import show
-from tidemark.orchestration.sensors.workers import see_workers
 from tidemark.storage.view import read_view
 
 if TYPE_CHECKING:
@@ -28,15 +26,3 @@ def test_a_worker_ingests_what_waits_and_ends(dags: Dags) -> None:
     assert len(dags.home.ids()) == 5
     (worker,) = read_view(dags.home.settings)["workers"]
     assert worker["state"] == "ended: nothing was left to do"
-
-
-def test_the_watch_tells_workers_that_run_from_ended_replaced_and_lost_ones(dags: Dags) -> None:
-    settings = dags.home.settings
-    assert see_workers(settings, "run", 2, []).obstacle == "workers [0, 1] have not begun"
-    show(settings, 0, run="run")
-    show(settings, 1, run="other")
-    seen = see_workers(settings, "run", 2, [])
-    assert (seen.facts["running"], seen.obstacle) == ([0], "workers [0] ran and workers [1] have not begun")
-    assert see_workers(settings, "run", 2, [1]).obstacle == "workers [0] ran"
-    show(settings, 0, run="run", ended="its time was over")
-    assert see_workers(settings, "run", 2, [0, 1]).obstacle == ""

@@ -32,13 +32,14 @@ FLUSH = "flush_staged_batches"
 SWITCH = "switch_mode"
 MIGRATE = "migrate_catalog"
 SINKS = "run_sinks"
+WORKERS = "run_storage_workers"
 CONSUMER = "consume_readings"
 POLICY = Path(__file__).parent / "policy"
 RUN_SECONDS = 300.0  # far more than a run takes, whatever runs beside
 # By DAG, what tests change in its file: no run starts by the clock while another one is looked at, but for one append,
 # which starts as soon as its DAG is unpaused.
 CHANGES = {APPEND: ("0 * * * *", "0 0 1 * *"), FLUSH: ("*/10 * * * *", "0 0 1 1 *")}
-CHANGES |= {SINKS: CHANGES[FLUSH]}
+CHANGES |= {SINKS: CHANGES[FLUSH], WORKERS: ("schedule=timedelta(minutes=50)", "schedule=None")}
 
 AIRLINES = """  airlines:
     kind: differential
@@ -132,7 +133,7 @@ def client(airflow: Standalone) -> Iterator[AirflowClient]:
         client.wait_until(
             lambda: (
                 {dag["dag_id"] for dag in client.request("GET", "dags")["dags"]}
-                >= {APPEND, CONSUMER, FLUSH, MAINTAIN, MIGRATE, RECONCILE, SINKS, SWITCH}
+                >= {APPEND, CONSUMER, FLUSH, MAINTAIN, MIGRATE, RECONCILE, SINKS, SWITCH, WORKERS}
             ),
             what="the DAGs to be parsed",
             timeout_s=60,

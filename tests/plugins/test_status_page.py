@@ -12,9 +12,11 @@ from fastapi.testclient import TestClient
 from tests.support.damage import damage_metadata
 from tests.support.homes import Home
 from tests.support.rows import SCHEMA
+from tests.support.storage_board import show
 from tidemark.iceberg.shards import Shards
 from tidemark.orchestration.status_page.app import status_app
 from tidemark.settings import PROJECT_ROOT, Settings
+from tidemark.storage.dataflows.dataflow import News
 from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
@@ -81,7 +83,8 @@ def test_damaged_collection_is_shown_beside_the_others(logged_in: TestClient, ho
 
 
 def test_empty_installation_is_no_error(logged_in: TestClient) -> None:
-    assert logged_in.get("/status").json() == {"collections": [], "resting": {}, "reports": {}}
+    nobody = {"workers": [], "objects": []}
+    assert logged_in.get("/status").json() == {"collections": [], "resting": {}, "reports": {}, "storage": nobody}
     assert "none yet" in logged_in.get("/").text
 
 
@@ -91,6 +94,20 @@ def test_what_rests_is_shown_with_its_reason(logged_in: TestClient, home: Settin
     opened.deployment.objects.pause(["planes"], why="<b>a check</b>")
     assert logged_in.get("/status").json()["resting"]["planes"].endswith("<b>a check</b>")
     assert "&lt;b&gt;a check" in logged_in.get("/").text
+
+
+def test_storage_workers_are_shown_with_how_far_they_are(logged_in: TestClient, home: Settings) -> None:
+    Home(home).shards.names()
+    news = News(upper=3, rounds=7, rows=8, waiting=9, lag_ms=90_000, error="<b>no answer</b>", error_ms=1)
+    show(home, 0, "events", dataflows={"1": {"name": "events", "started_at": 0, **news.to_json()}})
+    show(home, 1, ended="its time was over")
+    page = logged_in.get("/").text
+    assert "<td>0</td><td>running</td><td>1</td>" in page
+    assert "<td>1</td><td>ended: its time was over</td>" in page
+    assert "<td>events</td><td>0</td>" in page
+    assert "<td>7</td><td>8</td><td>9</td><td>90 s</td><td>failed</td><td>&lt;b&gt;no answer" in page
+    (shown,) = logged_in.get("/status").json()["storage"]["objects"]
+    assert (shown["name"], shown["lag_ms"]) == ("events", 90_000)
 
 
 def test_last_report_is_shown_and_escaped(logged_in: TestClient, home: Settings) -> None:

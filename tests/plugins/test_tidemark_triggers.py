@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.module_loading import import_string
-from tidemark_triggers import ModeSwitchTrigger, PartitionClosedTrigger, WritableTrigger
+from tidemark_triggers import ModeSwitchTrigger, PartitionClosedTrigger, WorkersTrigger, WritableTrigger
 
 from tests.conftest import settings_in
 from tests.support.clock import SteppedClock
 from tests.support.homes import Home
+from tests.support.storage_board import show
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode, StoredMode
 from tidemark.collections.mode import switch_mode
@@ -52,6 +53,7 @@ async def next_event(events: AsyncIterator[TriggerEvent]) -> Any:
         WritableTrigger(poll_seconds=0.5),
         ModeSwitchTrigger(poll_seconds=2.0),
         PartitionClosedTrigger(collection="events", partition="2013-01-03T05", poll_seconds=3.0),
+        WorkersTrigger(run="run", workers=2, minutes=55, seen={"seen": [0]}),
     ],
 )
 def test_it_survives_the_way_to_another_process(trigger: BaseTrigger) -> None:
@@ -94,6 +96,20 @@ def test_it_fires_when_the_partition_is_closed(deployed: Settings, tmp_path: Pat
         return await waiting
 
     assert asyncio.run(wait())["rows"] == 1
+
+
+def test_it_fires_when_all_workers_were_replaced_or_have_ended(deployed: Settings) -> None:
+    show(deployed, 0, run="run")
+
+    async def wait() -> Any:
+        trigger = WorkersTrigger(run="run", workers=2, minutes=55, seen={"seen": [1]}, poll_seconds=0.01)
+        waiting = asyncio.create_task(next_event(trigger.run()))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await asyncio.to_thread(show, deployed, 0, run="the next")
+        return await waiting
+
+    assert asyncio.run(wait())["seen"] == [0, 1]
 
 
 def test_it_fires_at_once_when_nobody_ever_switched(deployed: Settings) -> None:

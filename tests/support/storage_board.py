@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidemark.storage.board import Board
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tidemark.settings import Settings
 
 
-def show(settings: Settings, worker: int, *objects: str, run: str = "", ended: str = "") -> None:
+def show(
+    settings: Settings,
+    worker: int,
+    *objects: str,
+    run: str = "",
+    ended: str = "",
+    dataflows: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
     """Put on the board what a worker says of itself."""
     value = {
         "writer": "host:1",
@@ -19,7 +28,7 @@ def show(settings: Settings, worker: int, *objects: str, run: str = "", ended: s
         "run": run,
         "mode": "read-write",
         "objects": list(objects),
-        "dataflows": {},
+        "dataflows": dataflows or {},
         "ended": ended,
     }
     with closing(Board(settings)) as board:

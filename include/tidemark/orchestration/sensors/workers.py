@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.exceptions import AirflowFailException
 
 from tidemark.orchestration.connections import load_settings
+from tidemark.orchestration.sensors.mode import see_mode
 from tidemark.orchestration.sensors.waiting import Facts, Seen, WaitingSensor
 from tidemark.settings import Settings
 from tidemark.storage.board import Board
@@ -17,29 +18,41 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 LOST_MS: Final = 120_000  # a worker that dies is started again at once, and silent for seconds only
+BEGUN_WITHIN_MS: Final = 600_000  # its task waits for a slot, and is tried again
+_MINUTE_MS: Final = 60_000
 
 
-def see_workers(settings: Settings, run: str, workers: int, before: Collection[int]) -> Seen:
-    """Return which workers of a run were seen by now (``seen``), run still, or are silent for two minutes (``lost``).
+def see_workers(settings: Settings, run: str, *, workers: int, minutes: int, before: Facts | None) -> Seen:
+    """Return which workers of a run were seen by now (``seen``), run still, are ``lost``, or come too ``late``.
 
-    ``before`` are those that earlier looks have seen: one that is not on the board any more was replaced.
+    ``before`` are the facts of the look before: a worker that was seen, and is not on the board any more, was replaced.
+    While the deployment is read-only no worker begins; one that has not when its ``minutes`` are over comes no more.
 
-    Raises ``Unreachable`` as ``Board.read``.
+    Raises as ``Board.read`` and ``see_mode``.
     """
-    board = Board(settings)
-    try:
+    with closing(Board(settings)) as board:
         entries, now_ms = board.read(WORKERS)
-    finally:
-        board.close()
+    before = before or {}
+    first_ms, able_ms = before.get("first_ms") or now_ms, before.get("able_ms") or now_ms
     own = {int(entry.place.removeprefix(WORKERS)): entry for entry in entries if entry.value["run"] == run}
-    running = {index for index, entry in own.items() if not entry.value["ended"]}
-    lost = sorted(index for index in running if now_ms - own[index].written_ms > LOST_MS)
-    seen = {*before, *own}
-    facts: Facts = {"seen": sorted(seen), "running": sorted(running), "lost": lost}
-    if lost:
-        return Seen(facts)
+    running = sorted(index for index, entry in own.items() if not entry.value["ended"])
+    seen = {*before.get("seen", ()), *own}
     starting = sorted(set(range(workers)) - seen)
-    obstacles = [f"workers {sorted(running)} ran"] if running else []
+    if now_ms - first_ms > minutes * _MINUTE_MS + BEGUN_WITHIN_MS:
+        starting = []
+    if starting and not see_mode(settings).is_writable:
+        able_ms = now_ms
+    facts: Facts = {
+        "seen": sorted(seen),
+        "running": running,
+        "lost": [index for index in running if now_ms - own[index].written_ms > LOST_MS],
+        "late": starting if now_ms - able_ms > BEGUN_WITHIN_MS else [],
+        "first_ms": first_ms,
+        "able_ms": able_ms,  # when the deployment was read-only last, or the first look
+    }
+    if facts["lost"] or facts["late"]:
+        return Seen(facts)
+    obstacles = [f"workers {running} ran"] if running else []
     obstacles += [f"workers {starting} have not begun"] if starting else []
     return Seen(facts, " and ".join(obstacles))
 
@@ -47,33 +60,44 @@ def see_workers(settings: Settings, run: str, workers: int, before: Collection[i
 class WorkersSensor(WaitingSensor):
     """Wait until the workers of this run have ended, or the next run's have replaced them; fail if one is lost.
 
-    The run goes on with the others; what the lost one had in hand is shared out among them.
+    The run goes on with the others; what the lost one had in hand is shared out among them. It waits in the triggerer
+    only, which keeps what it has seen.
+
+    Args:
+        workers: How many the run has. (templated)
+        minutes: The time of the workers. (templated)
+        run_name: As of ``StorageWorkerOperator``. (templated)
     """
 
     watch = "WorkersTrigger"
+    template_fields = ("workers", "minutes", "run_name")
 
-    def __init__(self, *, workers: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.workers, self.run = workers, ""
-
-    template_fields = ("workers",)
-
-    def execute(self, context: Context) -> Facts:
-        self.run = str(context["run_id"])
-        return super().execute(context)
+    def __init__(self, *, workers: Any, minutes: Any, run_name: str = "{{ run_id }}", **kwargs: Any) -> None:
+        kwargs.setdefault("poll_seconds", 5.0)
+        super().__init__(deferrable=True, **kwargs)
+        self.workers, self.minutes, self.run_name = workers, minutes, run_name
 
     def execute_complete(self, context: Context, event: Facts, deadline_ms: int, seen: Facts | None = None) -> Facts:
-        self.run = str(context["run_id"])
+        """Look again, with what the trigger has seen: a replaced worker is not on the board any more."""
         return super().execute_complete(context, event, deadline_ms, event if "seen" in event else seen)
 
     def look(self, before: Facts | None) -> Seen:
-        seen = see_workers(load_settings(), self.run, int(self.workers), (before or {}).get("seen", []))
+        seen = see_workers(load_settings(), self.run_name, **self._wanted, before=before)
         if lost := seen.facts["lost"]:
             raise AirflowFailException(
                 f"storage workers {lost} are silent for two minutes: see the log of their tasks, and whether their "
                 "machine runs; the others have taken over what they had in hand"
             )
+        if late := seen.facts["late"]:
+            raise AirflowFailException(
+                f"storage workers {late} have not begun within ten minutes: see the log of their tasks, and whether "
+                "the pool has a slot for them; scheduled runs do their work, or the other workers"
+            )
         return seen
 
     def watched(self, seen: Seen) -> dict[str, Any]:
-        return {"run": self.run, "workers": int(self.workers), "seen": seen.facts["seen"]}
+        return {"run": self.run_name, **self._wanted, "seen": seen.facts}
+
+    @property
+    def _wanted(self) -> dict[str, int]:
+        return {"workers": int(self.workers), "minutes": int(self.minutes)}
