@@ -18,15 +18,16 @@ DAGs do the work.
 
 - A task that was killed, or lost with its machine: the scheduler starts it again, and its worker takes up what is
   stored. Kill, clear or repeat tasks as you like.
-- `FencedByGeneration`: a newer deployment leads. Its own workers go on; stop this DAG there.
+- `work` fails with exit code 77: a newer deployment leads. Its own workers go on; stop this DAG.
+- `watch` fails: a worker is silent for two minutes, or has not begun within ten. Has the pool `storage` a free slot?
 - `Unreachable`: the stores do not answer at the start. Once it runs, a worker waits for them.
 - An object that fails is suspended, as after a scheduled run: `tidemark status` shows it, and `tidemark storage status`
   shows the last error of each object.
 
 Trigger with `workers`, `minutes`, and `until_drained` for workers that end once nothing waits any more, as after an
 outage. The workers of that run take over from those that run; a later scheduled run takes over from them.
-Metrics: `tidemark.storage.lag_ms`, `.waiting`, `.rows` and `.rounds` by object, every ten seconds, through Airflow's
-StatsD or OpenTelemetry.
+Metrics: `tidemark.storage.lag_ms`, `.behind_ms`, `.waiting`, `.rows` and `.rounds` by object, every ten seconds, through
+Airflow's StatsD (with tags) or OpenTelemetry.
 """
 
 from __future__ import annotations
