@@ -26,8 +26,8 @@ DAGs do the work.
 
 Trigger with `workers`, `minutes`, and `until_drained` for workers that end once nothing waits any more, as after an
 outage. The workers of that run take over from those that run; a later scheduled run takes over from them.
-Metrics: `tidemark.storage.lag_ms`, `.behind_ms`, `.waiting`, `.rows` and `.rounds` by object, every ten seconds, through
-Airflow's StatsD (with tags) or OpenTelemetry.
+Metrics: `tidemark.storage.lag_ms`, `.behind_ms`, `.waiting`, `.rows` and `.rounds` by object, every ten seconds,
+through Airflow's StatsD (with tags) or OpenTelemetry.
 """
 
 from __future__ import annotations

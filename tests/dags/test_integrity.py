@@ -139,6 +139,16 @@ def test_a_replay_has_a_task_and_the_time_of_its_own(dag_bag: DagBag) -> None:
     assert dag.params["replay_skip_lost"] is False
 
 
+def test_the_workers_of_two_runs_have_slots_so_that_the_next_run_takes_over(dag_bag: DagBag) -> None:
+    dag = dag_bag.dags["run_storage_workers"]
+    work = dag.get_task("work")
+    assert dag.max_active_runs == 2
+    assert AirflowSettings.read().pools[work.pool]["slots"] >= 2 * dag.params["workers"]
+    assert dag.get_task("plan_workers").downstream_task_ids == {"watch", "work"}
+    assert timedelta(minutes=dag.params["minutes"]) > dag.schedule, "or nobody would work before the next run begins"
+    assert dag.get_task("watch").pool != work.pool
+
+
 def test_nothing_is_flushed_before_the_mode_was_looked_at(dag_bag: DagBag) -> None:
     dag = dag_bag.dags["flush_staged_batches"]
     assert dag.get_task("wait_until_led").downstream_task_ids == {"wait_until_writable"}

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.live
 
 NAME = "arrivals"
-LONGEST_GAP_MS = 15_000  # between two commits, on a machine where tasks start meanwhile; 2 s as a rule
+LONGEST_GAP_MS = 8_000  # between two commits, while a worker is killed and tasks start; 3 s and less were seen
 
 
 class Sending(threading.Thread):
@@ -77,9 +77,10 @@ def said(airflow: Standalone, run_id: str, task_id: str) -> str:
 
 
 def longest_gap_ms(home: Home) -> int:
-    """Return the longest time between two commits that changed what readers see."""
+    """Return the longest time between two commits of rows, which come after that of the empty collection."""
     table = home.shard(NAME).load().table
-    times = [entry.timestamp_ms for entry in table.metadata.snapshot_log]
+    times = [entry.timestamp_ms for entry in table.metadata.snapshot_log][1:]
+    assert len(times) > 10, "rows were sent all the time"
     return max(later - earlier for earlier, later in pairwise(times))
 
 

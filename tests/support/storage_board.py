@@ -19,12 +19,13 @@ def show(
     *objects: str,
     run: str = "",
     ended: str = "",
+    began_ms: int = 0,
     dataflows: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Put on the board what a worker says of itself."""
     value = {
         "writer": "host:1",
-        "began_ms": 0,
+        "began_ms": began_ms,
         "run": run,
         "mode": "read-write",
         "objects": list(objects),

@@ -53,6 +53,16 @@ def test_it_tells_workers_that_run_from_ended_and_replaced_ones(home: Home) -> N
     assert see(home, seen.facts).obstacle == ""
 
 
+def test_a_worker_that_was_replaced_before_it_was_seen_is_not_waited_for(home: Home) -> None:
+    show(home.settings, 0, run="run before")
+    show(home.settings, 1, run="run before")
+    first = see(home)
+    assert first.obstacle == "workers [0, 1] have not begun"
+    for index in range(2):
+        show(home.settings, index, run="the next", began_ms=first.facts["first_ms"] + 1)
+    assert see(home, first.facts).obstacle == ""
+
+
 def sensor(home: Home, monkeypatch: pytest.MonkeyPatch) -> WorkersSensor:
     monkeypatch.setenv("TIDEMARK_HOME", str(home.settings.home))
     return WorkersSensor(task_id="watch", workers="1", minutes="1", run_name="run", timeout=60)

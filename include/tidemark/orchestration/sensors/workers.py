@@ -25,7 +25,8 @@ _MINUTE_MS: Final = 60_000
 def see_workers(settings: Settings, run: str, *, workers: int, minutes: int, before: Facts | None) -> Seen:
     """Return which workers of a run were seen by now (``seen``), run still, are ``lost``, or come too ``late``.
 
-    ``before`` are the facts of the look before: a worker that was seen, and is not on the board any more, was replaced.
+    ``before`` are the facts of the look before. A worker that was seen, and is not on the board any more, was replaced;
+    so was, if it ever came, one in whose place a worker stands that began after the first look.
     While the deployment is read-only no worker begins; one that has not when its ``minutes`` are over comes no more.
 
     Raises as ``Board.read`` and ``see_mode``.
@@ -37,7 +38,8 @@ def see_workers(settings: Settings, run: str, *, workers: int, minutes: int, bef
     own = {int(entry.place.removeprefix(WORKERS)): entry for entry in entries if entry.value["run"] == run}
     running = sorted(index for index, entry in own.items() if not entry.value["ended"])
     seen = {*before.get("seen", ()), *own}
-    starting = sorted(set(range(workers)) - seen)
+    later = {int(entry.place.removeprefix(WORKERS)) for entry in entries if entry.value["began_ms"] > first_ms}
+    starting = sorted(set(range(workers)) - seen - later)
     if now_ms - first_ms > minutes * _MINUTE_MS + BEGUN_WITHIN_MS:
         starting = []
     if starting and not see_mode(settings).is_writable:
