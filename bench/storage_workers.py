@@ -38,7 +38,7 @@ from tidemark.settings import Settings
 from tidemark.storage.board import Entry
 from tidemark.storage.commands import CreateIngestionDataflow, Ingestion
 from tidemark.storage.dataflows import upkeep
-from tidemark.storage.dataflows.dataflow import Surroundings
+from tidemark.storage.dataflows.dataflow import Seen, Surroundings
 from tidemark.storage.dataflows.ingestion import IngestionDataflow
 from tidemark.storage.processes.process import Until, run_worker
 from tidemark.storage.sharing import place_of
@@ -215,7 +215,7 @@ def measure_an_hour(folder: Path) -> Iterator[Figure]:
     started = CreateIngestionDataflow("collection-1", Ingestion(json.dumps(declared.to_json()), ()), 0, {})
     around = Surroundings(settings, 0, SystemClock(), lambda: deployment_of(settings))
     running_here = {"dataflows": {"collection-1": {"started_at": 0, "upper": 0}}, "ended": ""}
-    around.board, around.live = {place_of(0): Entry(place_of(0), 1, 1, running_here, 0)}, (0,)
+    around.seen = Seen({place_of(0): Entry(place_of(0), 1, 1, running_here, 0)}, (0,))
     around.may_write = True
     dataflow = IngestionDataflow(around, started, 0)
     shard, sizes, began_s = Shards.connect(settings).open("events"), [0], time.monotonic()

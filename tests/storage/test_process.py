@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,10 @@ from tests.sinks.foreign_readers import arrow_rows, files_of, read_manifest
 from tests.support.homes import MIGRATE, ROLLBACK, Home
 from tests.support.storage_workers import Workers
 from tidemark.collections.deployment import Mode
+from tidemark.errors import Unreachable
+from tidemark.report import ErrorReport
 from tidemark.storage import sharing
+from tidemark.storage.dataflows import ingestion
 from tidemark.storage.processes.companion import declaration_of
 from tidemark.storage.processes.process import End
 from tidemark.storage.processes.restart import restart_dataflow
@@ -43,7 +47,7 @@ def workers(declared: Home, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers
 
 
 def test_two_workers_share_out_what_came_and_publish_it_in_one_commit(declared: Home, workers: Workers) -> None:
-    workers.run_until(lambda: len(workers.view()["objects"]) == 1 and workers.object("events")["workers"] == [0, 1])
+    workers.run_until(lambda: workers.workers_of("events") == [0, 1])
     for sequencer_id in range(4):
         declared.send_rows(sequencer_id, 25)
     workers.run_until(lambda: len(declared.ids()) == 140)
@@ -143,6 +147,49 @@ def test_workers_follow_the_catalog_to_another_back_end(declared: Home, workers:
         declared.send_rows(0, 10)
         workers.run_until(lambda: len(declared.ids()) == declared.sent)
     assert declared.ids() == list(range(declared.sent))
+
+
+def test_more_workers_than_before_come_and_stay(declared: Home, workers: Workers) -> None:
+    workers.run_until_drained()
+    workers.count = 3
+    workers.begin(2)  # before worker 0 says that there are three
+    workers.run_until(lambda: workers.workers_of("events") == [0, 1, 2])
+    workers.begin(0)
+    workers.begin(1)
+    declared.send_rows(0, 3)
+    workers.run_until(lambda: len(declared.ids()) == declared.sent)
+    workers.run_until(lambda: workers.workers_of("events") == [0, 1, 2])
+    assert (2, End.NOT_WANTED) not in workers.ended
+
+
+def test_a_suspension_ends_with_the_first_round_after_it(declared: Home, workers: Workers) -> None:
+    workers.run_until_drained()
+    known = declared.registry.objects()["events"]
+    error = ErrorReport(kind="Refused", message="a test")
+    declared.deployment.objects.suspend("events", known.id, error, back_off=lambda _attempts: 1)
+    declared.clock.step(60_000)
+    declared.send_rows(0, 3)
+    workers.run_until(lambda: len(declared.ids()) == declared.sent)
+    workers.run_until(lambda: not declared.deployment.objects.read())
+
+
+def test_a_worker_that_does_not_deliver_is_left_out_for_some_rounds_and_named(
+    declared: Home, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers.run_until_drained()
+    holder = workers.object("events")["holder"]
+    other, real = 1 - holder, ingestion.write_part
+
+    def write_part(run: Any, *arguments: Any, **more: Any) -> Any:
+        if threading.current_thread() is workers.running[other].dataflows["collection-1"]._thread:
+            raise Unreachable("its disk is full")
+        return real(run, *arguments, **more)
+
+    monkeypatch.setattr(ingestion, "write_part", write_part)
+    for sequencer_id in range(4):
+        declared.send_rows(sequencer_id, 10)
+    workers.run_until(lambda: "its disk is full" in workers.object("events")["error"])
+    workers.run_until(lambda: len(declared.ids()) == declared.sent)
 
 
 def test_a_dataflow_that_fails_is_started_again(

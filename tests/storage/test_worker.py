@@ -220,6 +220,16 @@ def test_an_object_that_fails_without_any_progress_is_restarted_ever_later() -> 
     assert counts == [0, 1, 0, 1]
 
 
+def test_the_point_from_which_an_ingestion_goes_on_is_no_progress() -> None:
+    worker, _ = connected(0, RunIngestion("a", A))
+    for number in range(3):
+        start = create(b=7)
+        worker.turn(internal=[row(2 * number, start)])
+        worker.advance("b", 7)
+        (_, asked) = worker.handle_internal(row(2 * number + 1, SuspendAndRestart("a", "broken", 2 * number)))
+        assert asked == AskResumePoints("a", A, number)
+
+
 def test_a_sink_that_fails_without_any_progress_is_restarted_ever_later() -> None:
     worker, _ = connected(0, RunSink("s", sink(), 0))
     start = RunSinkDataflow("s", sink(), 0)

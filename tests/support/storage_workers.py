@@ -72,6 +72,10 @@ class Workers:
     def view(self) -> dict[str, Any]:
         return read_view(self.home.settings)
 
+    def workers_of(self, name: str) -> list[int]:
+        """Return the workers that run an object; none while it is started anew."""
+        return next((each["workers"] for each in self.view()["objects"] if each["name"] == name), [])
+
     def object(self, name: str) -> dict[str, Any]:
         (found,) = [each for each in self.view()["objects"] if each["name"] == name]
         return found

@@ -56,5 +56,5 @@ def _object(id_: str, live: Mapping[int, Entry]) -> dict[str, Any]:
         "id": id_,
         "holder": holder,
         "workers": running,
-        "error": max(told.values(), key=lambda each: int(each["error_ms"]))["error"],
+        "error": max(told.values(), key=lambda each: (bool(each["error"]), each["error_ms"]))["error"],
     }

@@ -69,6 +69,13 @@ class Started:
         description = self.command.description
         return (self.command.id, *(description.exports if isinstance(description, Ingestion) else ()))
 
+    def resumed_at(self, id_: ObjectId) -> Frontier:
+        """Return from where on the dataflow does something new for a collection, or for its sink."""
+        if isinstance(self.command, RunSinkDataflow):
+            return self.command.as_of
+        point = self.command.resume_points.get(id_)
+        return 0 if point is None else point.upper
+
 
 @dataclass(slots=True)
 class Worker:
@@ -329,7 +336,7 @@ class Worker:
             return
         self.uppers[id_] = upper
         for object_id, started in self.dataflows.items():
-            if id_ in started.collections:
+            if id_ in started.collections and upper > started.resumed_at(id_):
                 self._restarts.pop(object_id, None)
 
     def fail(self, id_: ObjectId, reason: str, *, is_failure: bool = True) -> list[Effect]:

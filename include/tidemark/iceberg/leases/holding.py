@@ -33,7 +33,7 @@ def holding(settings: Settings, operation: str, collections: Sequence[str] = ())
     Nothing is raised: the operation is safe without a lease, and a database that is away is tried again. An operation
     inside another one that holds a lease on the same collections needs none of its own.
     """
-    if any(lease.covers(settings, collections) for lease in _held):
+    if any(lease.covers(settings, collections) for lease in list(_held)):
         yield
         return
     lease = HeldLease(settings, operation, collections)
@@ -62,12 +62,12 @@ def may_be_alive(lease: Lease) -> bool:
 
 def find_lease(settings: Settings, collection: str) -> str:
     """Return the id of the lease under which this thread works on ``collection``; empty without one."""
-    return next((lease.id for lease in _held if lease.covers(settings, [collection])), "")
+    return next((lease.id for lease in list(_held) if lease.covers(settings, [collection])), "")
 
 
 def held_leases(settings: Settings) -> list[HeldLease]:
     """Return the leases that this process holds on collections of the store that ``settings`` name."""
-    return [lease for lease in _held if lease.is_here(settings)]
+    return [lease for lease in list(_held) if lease.is_here(settings)]
 
 
 class HeldLease:

@@ -27,25 +27,33 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.05  # between two looks at the board
+UNDELIVERED: Final = "undelivered"  # in the details of a round's report: the workers whose parts did not come
 AWAY_S: Final = 1.0  # between two tries to reach the stores
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the main loop has seen at its last look."""
+
+    board: Mapping[str, Entry] = field(default_factory=dict)  # by place
+    live: tuple[int, ...] = ()  # the workers
+
+    def members(self, id_: str, started_at: int) -> tuple[int, ...]:
+        """Return the live workers that run this start of a dataflow, sorted."""
+        return tuple(index for index in self.live if started_at_on(self.board.get(place_of(index)), id_) == started_at)
 
 
 @dataclass(slots=True)
 class Surroundings:
-    """What the dataflows of one worker share; the main loop replaces what it has seen."""
+    """What the dataflows of one worker share; the main loop replaces ``seen`` as a whole."""
 
     settings: Settings
     index: int
     clock: Clock
     connect: Callable[[], Deployment]  # the deployment anew: a process that was fenced follows the present leader
     start_spark: Callable[[], SparkSession] | None = None
-    board: Mapping[str, Entry] = field(default_factory=dict)  # by place, as of the last look
-    live: tuple[int, ...] = ()  # the workers
+    seen: Seen = field(default_factory=Seen)
     may_write: bool = False
-
-    def members(self, id_: str, started_at: int) -> tuple[int, ...]:
-        """Return the live workers that run this start of a dataflow, sorted."""
-        return tuple(index for index in self.live if started_at_on(self.board.get(place_of(index)), id_) == started_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +87,10 @@ class News:
         """Return the news after a round with this report."""
         waiting = report.details.get("waiting", 0 if report.error is None else self.waiting)
         lags = [each["lag_ms"] for each in report.details.get("sequencers", {}).values() if "lag_ms" in each]
-        failed = report.error
+        failed, undelivered = report.error, report.details.get(UNDELIVERED)
+        error = "" if failed is None else f"{failed.kind}: {failed.message}"
+        if undelivered and not error:
+            error = f"workers {undelivered} did not deliver their parts, which the next rounds share out to others"
         return replace(
             self,
             upper=self.upper if report.upper is None else max(self.upper, report.upper),
@@ -89,8 +100,8 @@ class News:
             lag_ms=report.details.get("lag_ms", max(lags, default=0)),
             behind_ms=behind_ms,
             is_idle=failed is None and not report.inserted and not report.retracted and not waiting,
-            error="" if failed is None else f"{failed.kind}: {failed.message}",
-            error_ms=0 if failed is None else now_ms,
+            error=error,
+            error_ms=now_ms if error else 0,
         )
 
 
@@ -139,6 +150,7 @@ class RunningDataflow:
             pause_s = dataflow.step()
         except Unreachable as error:
             log.warning("%s waits: %s", self.name, error)
+            self.news = replace(dataflow.news, error=f"{error.kind}: {error}")
             return AWAY_S
         self.news = dataflow.news
         return pause_s

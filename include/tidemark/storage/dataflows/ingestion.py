@@ -20,6 +20,7 @@ from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.isolation import NeedsSpark, skipped
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.errors import FencedByEpoch, InputsGone, RangeOverlap, StaleState, TidemarkError
+from tidemark.exit_codes import ExitCode
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shards import Shards
@@ -38,12 +39,12 @@ from tidemark.ingest.parts import (
     write_part,
 )
 from tidemark.ingest.publish import name_attempt
-from tidemark.report import SKIPPED_BECAUSE, CollectionReport, Outcome
-from tidemark.storage.board import Board, Entry
+from tidemark.report import SKIPPED_BECAUSE, CollectionReport
+from tidemark.storage.board import Board
 from tidemark.storage.commands import CreateIngestionDataflow
-from tidemark.storage.dataflows.dataflow import LOOK_S, News, Surroundings
+from tidemark.storage.dataflows.dataflow import LOOK_S, UNDELIVERED, News, Surroundings
 from tidemark.storage.dataflows.rounds import Rounds
-from tidemark.storage.dataflows.upkeep import COMMITS, tidy
+from tidemark.storage.dataflows.upkeep import COMMITS, TIDY_S, tidy
 from tidemark.storage.processes.companion import declaration_of
 from tidemark.storage.sharing import round_place
 
@@ -51,7 +52,8 @@ log = logging.getLogger(__name__)
 
 FAIL_POINTS: Final = ("round.minted", "round.shared", "round.written", "round.before-append", "round.appended")
 MEASURE_S: Final = 30.0
-PATIENCE_S: Final = 120.0  # with a worker that lives, and does not deliver
+PATIENCE_S: Final = 60.0  # with a worker that lives, and does not deliver
+LEFT_OUT: Final = 8  # rounds that share nothing out to it afterwards
 TOO_LARGE: Final = "too_large"  # in the place of a part: the share takes too much memory
 _CONFLICTS: Final = 8  # with other commits in a row, before the round counts as failed
 
@@ -73,7 +75,9 @@ class IngestionDataflow:
     _measured_s: float = 0.0
     _written: int = 0  # the last round of which this worker wrote its share, or tried to
     _conflicts: int = 0
-    _commits: int = 0
+    _commits: int = 0  # since the last upkeep
+    _tidied_s: float = field(default_factory=time.monotonic)
+    _left_out: dict[int, int] = field(default_factory=dict)  # workers that did not deliver: for so many rounds
     _most: int = 0  # entries of one worker and round: fewer than declared where these take too much memory
 
     def __post_init__(self) -> None:
@@ -101,6 +105,7 @@ class IngestionDataflow:
 
     def close(self) -> None:
         self._opened.close()
+        self._rounds.close()
         self._board.close()
 
     def step(self) -> float:
@@ -117,13 +122,16 @@ class IngestionDataflow:
 
     def _ingest_latest(self) -> CollectionReport:
         """Ingest alone: a commit compares the changes with all stored rows, and decoding is the smaller part."""
-        return ingest_latest(
+        report = ingest_latest(
             self._shards,
             self._declaration,
             deployment=self._rounds.deployment,
             clock=self.around.clock,
             max_entries=self._source.most_entries,
         )
+        lags = [each["sequence_number_lag"] for each in report.details.get("sequencers", {}).values()]
+        self._tidy_after(report)
+        return replace(report, details={**report.details, "waiting": sum(lags)})
 
     def _round(self) -> CollectionReport:
         """Take the steps of one round; if another commit was faster, the next round follows at once."""
@@ -142,15 +150,23 @@ class IngestionDataflow:
             self._start_over()
             raise
         self._conflicts = 0
-        if report.outcome is Outcome.APPENDED:
-            self._commits += 1
-            if self._commits % COMMITS == 0:
-                self._most = self._source.most_entries
-                tidy(self._shards.open(self._declaration.name), self._rounds.deployment, clock=self.around.clock)
+        self._tidy_after(report)
         return report
 
+    def _tidy_after(self, report: CollectionReport) -> None:
+        """Tidy the collection after every 64 commits, and after some minutes with fewer."""
+        if report.inserted or report.retracted:
+            self._commits += 1
+        now_s = time.monotonic()
+        if self._commits >= COMMITS or (self._commits and now_s - self._tidied_s >= TIDY_S):
+            self._commits, self._tidied_s = 0, now_s
+            self._most = self._source.most_entries
+            tidy(self._shards.open(self._declaration.name), self._rounds.deployment, clock=self.around.clock)
+
     def _mint_and_append(self) -> CollectionReport:
-        members = self._rounds.members or (self.around.index,)
+        own = self.around.index
+        self._left_out = {index: rounds - 1 for index, rounds in self._left_out.items() if rounds > 1}
+        members = [own, *(index for index in self._rounds.members if index not in {own, *self._left_out})]
         run = self._open(len(members))
         now_s = time.monotonic()
         measures = now_s - self._measured_s >= MEASURE_S
@@ -159,22 +175,27 @@ class IngestionDataflow:
             return minted
         fail_point("round.minted")
         number = self._last_number() + 1
-        shares = share_out(minted, members, self.around.index)
+        shares = share_out(minted, members, own)
         if not self._share(number, minted, shares):
             return skipped("another worker leads this round")
         fail_point("round.shared")
         parts = self._collect(run, number, minted, shares)
+        delivered = {index for index, part in parts.items() if not _passes(part)}
+        undelivered = sorted(shares.keys() - delivered - {own})
+        self._left_out |= dict.fromkeys(undelivered, LEFT_OUT)
         fail_point("round.before-append")
-        report = append(run, minted, parts, measures=measures)
+        report = append(run, minted, list(parts.values()), measures=measures)
         fail_point("round.appended")
         if measures:
             self._measured_s = now_s
-        arrived = {sequencer_id for part in parts if part.error is None for sequencer_id in part.share.sequencers}
+        came = [part for part in parts.values() if part.error is None]
+        arrived = {sequencer_id for part in came for sequencer_id in part.share.sequencers}
         left = sum(each.lag if each.sequencer_id in arrived else each.watermark - each.start for each in minted.planned)
-        return replace(report, details={**report.details, "waiting": left})
+        told = {UNDELIVERED: undelivered} if undelivered else {}
+        return replace(report, details={**report.details, **told, "waiting": left})
 
     def _last_number(self) -> int:
-        entry = self.around.board.get(round_place(self.start.id))
+        entry = self.around.seen.board.get(round_place(self.start.id))
         return entry.number if entry is not None and entry.life == self.started_at else 0
 
     def _share(self, number: int, minted: Minted, shares: dict[int, Share]) -> bool:
@@ -184,7 +205,7 @@ class IngestionDataflow:
         value = {"minted": minted.to_json(), "shares": {str(index): share.to_json() for index, share in shares.items()}}
         return self._board.put(round_place(self.start.id), value, life=self.started_at, number=number)
 
-    def _collect(self, run: Ingesting, number: int, minted: Minted, shares: dict[int, Share]) -> list[Part]:
+    def _collect(self, run: Ingesting, number: int, minted: Minted, shares: dict[int, Share]) -> dict[int, Part]:
         """Write the own share, and return all parts once they have come, but for those of workers that are lost."""
         own, parts, until_s = self.around.index, dict[int, Part](), time.monotonic() + PATIENCE_S
         waited_for = set(shares) - {own}
@@ -194,7 +215,7 @@ class IngestionDataflow:
             if not self._rounds.may_run:  # the others wait, too, and so write nothing
                 raise InputsGone("the deployment became read-only, or this worker is to end")
             for index in sorted(waited_for):
-                entry = self.around.board.get(round_place(self.start.id, index))
+                entry = self.around.seen.board.get(round_place(self.start.id, index))
                 if entry is not None and (entry.life, entry.number) == (self.started_at, number):
                     if TOO_LARGE in entry.value:
                         self._take_fewer()
@@ -206,42 +227,40 @@ class IngestionDataflow:
                     log.warning("worker %s did not deliver its part of %s", index, self._declaration.name)
                 waited_for.remove(index)
             time.sleep(LOOK_S / 2 if waited_for else 0)
-        return list(parts.values())
+        return parts
 
     # As one of those who write a share
 
     def _help(self) -> None:
         """Write this worker's share of the present round, if it has one and has not written it."""
-        entry = self.around.board.get(round_place(self.start.id))
+        entry = self.around.seen.board.get(round_place(self.start.id))
         if entry is None or entry.life != self.started_at or entry.number <= self._written:
             return
-        self._written = entry.number
         if (share := entry.value["shares"].get(str(self.around.index))) is not None:
-            self._write(entry, Share.from_json(share))
+            self._deliver(entry.number, Minted.from_json(entry.value["minted"]), Share.from_json(share))
+        self._written = entry.number
 
-    def _write(self, entry: Entry, share: Share) -> None:
-        place = round_place(self.start.id, self.around.index)
+    def _deliver(self, number: int, minted: Minted, share: Share) -> None:
+        """Write a share, and put on the board what became of it: whoever leads the round waits for that."""
+        failed: TidemarkError | None = None
         try:
             with holding(self.around.settings, "ingest", [self._declaration.name]):
-                part = _write(self._open(1), Minted.from_json(entry.value["minted"]), share)
-        except (StaleState, FencedByEpoch) as error:  # the holder will see that by itself, or mint again
-            log.info("a share of %s is not written: %s", self._declaration.name, error)
-            self._start_over()
-            part = Part.failed(Minted.from_json(entry.value["minted"]), share, error)
+                run = self._open(1)
+                told = write_part(run, minted, share, branch=name_attempt(run.target)).to_json()
         except NeedsSpark:
-            self._board.put(place, {TOO_LARGE: True}, life=self.started_at, number=entry.number)
-            return
+            told = {TOO_LARGE: True}
+        except TidemarkError as error:
+            self._start_over()
+            failed, told = error, Part.failed(minted, share, error).to_json()
         fail_point("round.written")
-        self._board.put(place, part.to_json(), life=self.started_at, number=entry.number)
-        failed, news = part.error, self._rounds.news
+        self._board.put(round_place(self.start.id, self.around.index), told, life=self.started_at, number=number)
+        news = self._rounds.news
         self._rounds.news = replace(
             news,
             rounds=news.rounds + 1,
-            error="" if failed is None else f"{failed.kind}: {failed.message}",
+            error="" if failed is None else f"{failed.kind}: {failed}",
             error_ms=0 if failed is None else self.around.clock.now_ms(),
         )
-        if failed is not None:
-            self._start_over()
 
     # What is kept open
 
@@ -282,6 +301,11 @@ def _write(run: Ingesting, minted: Minted, share: Share) -> Part:
         raise
     except TidemarkError as error:
         return Part.failed(minted, share, error)
+
+
+def _passes(part: Part) -> bool:
+    """Tell whether a part failed for a reason that passes by itself, and that the next mint settles."""
+    return part.error is not None and part.error.exit_code in {ExitCode.TRANSIENT, ExitCode.UNREACHABLE}
 
 
 def _again(why: str) -> CollectionReport:

@@ -20,26 +20,30 @@ class Recording:
 
     operation: str
     name: str
-    _sum: CollectionReport | None = None
-    _started_ms: int = 0
+    _waiting: Report | None = None
     _recorded_s: float | None = None
     _last_error: str = ""  # of what was recorded
 
     def add(self, deployment: Deployment, whole: Report, *, clock: Clock) -> None:
         """Take the report of one round; record it with those before, if that is due."""
-        report = whole.collections[self.name]
+        report, before = whole.collections[self.name], self._waiting
         if report.outcome is Outcome.SKIPPED and report.error is None:
             return
-        if self._sum is None:
-            self._started_ms = whole.started_at
-        self._sum = report if self._sum is None else _add(self._sum, report)
-        error, now_s = "" if report.error is None else report.error.kind, time.monotonic()
-        is_due = self._recorded_s is None or now_s - self._recorded_s >= EVERY_S
-        if not is_due and error == self._last_error:
-            return
-        summed = replace(whole, started_at=self._started_ms, collections={self.name: self._sum})
-        record_run(deployment, summed, clock=clock)
-        self._sum, self._recorded_s, self._last_error = None, now_s, error
+        if before is not None:
+            summed = _add(before.collections[self.name], report)
+            whole = replace(whole, started_at=before.started_at, collections={self.name: summed})
+        self._waiting = whole
+        error = "" if report.error is None else report.error.kind
+        is_due = self._recorded_s is None or time.monotonic() - self._recorded_s >= EVERY_S
+        if is_due or error != self._last_error:
+            self._last_error = error
+            self.flush(deployment, clock=clock)
+
+    def flush(self, deployment: Deployment, *, clock: Clock) -> None:
+        """Record what waits."""
+        if self._waiting is not None:
+            record_run(deployment, self._waiting, clock=clock)
+            self._waiting, self._recorded_s = None, time.monotonic()
 
 
 def _add(before: CollectionReport, after: CollectionReport) -> CollectionReport:

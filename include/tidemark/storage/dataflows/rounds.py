@@ -50,7 +50,7 @@ class Rounds:
     @property
     def members(self) -> tuple[int, ...]:
         """The live workers that run this start of the dataflow."""
-        return self.around.members(self.id, self.started_at)
+        return self.around.seen.members(self.id, self.started_at)
 
     @property
     def may_run(self) -> bool:
@@ -60,19 +60,24 @@ class Rounds:
     @property
     def is_holder(self) -> bool:
         """Whether this worker leads the rounds."""
-        return choose_holder(self.id, self.members) == self.around.index
+        members = self.members
+        return bool(members) and choose_holder(self.id, members) == self.around.index
 
     def follow(self) -> None:
         """Take over how far the holder says that the object has come: nothing of this worker's is missing below."""
-        members = self.members
-        holder = self.around.board[place_of(choose_holder(self.id, members))] if members else None
-        if holder is not None:
+        seen = self.around.seen
+        if members := seen.members(self.id, self.started_at):
+            holder = seen.board[place_of(choose_holder(self.id, members))]
             upper = parse_frontier(str(holder.value["dataflows"][self.id]["upper"]))
             self.news = replace(self.news, upper=max(self.news.upper, upper))
 
     def reconnect(self) -> None:
         """Follow the present leader of the catalog: another one has fenced what followed the one before, for good."""
         self.deployment = self.around.connect()
+
+    def close(self) -> None:
+        """Record what is not recorded yet."""
+        self._recording.flush(self.deployment, clock=self.around.clock)
 
     def lead(self, work: Callable[[], CollectionReport]) -> float:
         """Run a round with ``work`` if one is due; return in how many seconds to come again."""
@@ -106,7 +111,7 @@ class Rounds:
         error = whole.collections[self.item.name].error
         if error is not None:
             self.reconnect()
-        if (error is not None and error.exit_code not in _PASSES) or (error is None and self._failures):
+        if error is None or error.exit_code not in _PASSES:
             whole = settle(self.deployment, whole)
         self._recording.add(self.deployment, whole, clock=clock)
         return whole.collections[self.item.name]

@@ -53,7 +53,8 @@ class SinkDataflow:
         return self._rounds.news
 
     def close(self) -> None:
-        """Nothing is kept open: each run claims the target, and lets go of it."""
+        """Record the last runs; each has claimed the target, and let go of it."""
+        self._rounds.close()
 
     def step(self) -> float:
         """Carry what came, if this worker holds the sink and a run is due."""

@@ -24,6 +24,7 @@ from tidemark.interval import HOUR_MS
 log = logging.getLogger(__name__)
 
 COMMITS: Final = 64  # between two upkeeps
+TIDY_S: Final = 1_200.0  # after which fewer commits are enough
 HISTORY_MS: Final = HOUR_MS
 SNAPSHOT_AGE_MS: Final = 5 * 60_000  # a reader may still need a younger snapshot
 

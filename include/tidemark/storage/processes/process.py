@@ -41,10 +41,19 @@ from tidemark.settings import Settings
 from tidemark.storage.board import Board
 from tidemark.storage.command_log import ShardCommandLog
 from tidemark.storage.commands import CreateIngestionDataflow, Start
-from tidemark.storage.dataflows.dataflow import Dataflow, RunningDataflow, Surroundings
+from tidemark.storage.dataflows.dataflow import Dataflow, RunningDataflow, Seen, Surroundings
 from tidemark.storage.dataflows.ingestion import IngestionDataflow
 from tidemark.storage.dataflows.sink import SinkDataflow
-from tidemark.storage.effects import AskResumePoints, Broadcast, Effect, PassThrough, StartDataflow, StopDataflow, Warn
+from tidemark.storage.effects import (
+    AskResumePoints,
+    Broadcast,
+    Configure,
+    Effect,
+    PassThrough,
+    StartDataflow,
+    StopDataflow,
+    Warn,
+)
 from tidemark.storage.order import Cursor, Outbox
 from tidemark.storage.processes.companion import Companion, name_of, read_resume_points
 from tidemark.storage.processes.control import WORKERS, Control
@@ -61,6 +70,7 @@ TURN_S: Final = 0.05
 BEAT_S: Final = 1.0
 _CONTROL_S: Final = 1.0
 _MODE_S: Final = 1.0
+_UNWANTED_S: Final = 5.0
 _PAUSE_S: Final = 1.0  # after a turn that could not reach the stores
 _FINISH_S: Final = 10.0  # for the rounds in hand when the worker ends
 _STEP_S: Final = 60.0  # and then for what does not wait for others
@@ -119,6 +129,8 @@ class WorkerProcess:
     _beat: int = 0
     _beaten_s: float | None = None
     _told: dict[str, Any] | None = None
+    _wanted: int | None = None  # how many workers the controller wants
+    _unwanted_s: float | None = None  # since when these are too few for this one
     _began_ms: int = 0  # by the clock of the database
 
     def __post_init__(self) -> None:
@@ -171,15 +183,26 @@ class WorkerProcess:
         self._control(life)
         self._tell()
         fail_point("worker.told")
-        wanted = life.worker.configuration.get(WORKERS)
-        return End.NOT_WANTED if wanted is not None and self.index >= int(wanted) else None
+        return End.NOT_WANTED if self._is_unwanted() else None
+
+    def _is_unwanted(self) -> bool:
+        """Tell whether fewer workers are wanted for some seconds now.
+
+        A controller that begins says its number after that of the one before.
+        """
+        if self._wanted is None or self.index < self._wanted:
+            self._unwanted_s = None
+            return False
+        now_s = time.monotonic()
+        self._unwanted_s = self._unwanted_s or now_s
+        return now_s - self._unwanted_s >= _UNWANTED_S
 
     def _look(self) -> None:
         """Look at the board, and now and then at the mode."""
         entries, now_ms = self._board.read()
         self._began_ms = self._began_ms or now_ms
-        self.around.board = {entry.place: entry for entry in entries}
-        self.around.live = tuple(find_live(entries, now_ms=now_ms))
+        live = tuple(find_live(entries, now_ms=now_ms))
+        self.around.seen = Seen({entry.place: entry for entry in entries}, live)
         now_s = time.monotonic()
         if self._mode_s is None or now_s - self._mode_s >= _MODE_S:
             self._mode, self._mode_s = read_mode(self._deployment), now_s
@@ -193,13 +216,14 @@ class WorkerProcess:
         control = Control.begin(commands, workers=self.workers) if self.index == 0 else None
         self._life = life = _Life(commands, worker, outbox, cursor, companion, control)
         self._apply(life, worker.replay(cursor.read(commands)))
+        self._wanted = None  # what was wanted before this life may be fewer workers than are started now
         if control is not None:
             self._clear_rounds(worker)
         return life
 
     def _clear_rounds(self, worker: Worker) -> None:
         """Remove from the board the rounds of objects that nobody wants any more."""
-        for id_ in {object_of(place) for place in self.around.board} - {None, *worker.descriptions}:
+        for id_ in {object_of(place) for place in self.around.seen.board} - {None, *worker.descriptions}:
             self._board.remove(f"{ROUNDS}{id_}/")
 
     def _apply(self, life: _Life, effects: Iterable[Effect]) -> None:
@@ -213,6 +237,8 @@ class WorkerProcess:
                     self._start(start, life.worker.dataflows[start.id].index)
                 case StopDataflow(id_):
                     self._stop(id_)
+                case Configure(values) if WORKERS in values:
+                    self._wanted = int(values[WORKERS])
                 case Warn(message):
                     log.warning("%s", message)
 
@@ -243,8 +269,8 @@ class WorkerProcess:
         now_s = time.monotonic()
         if life.control is None or now_s - self._control_s < _CONTROL_S:
             return
-        self._control_s = now_s
-        life.control.turn(self._deployment, self.around.board, self.around.live, now_ms=self.clock.now_ms())
+        self._control_s, seen = now_s, self.around.seen
+        life.control.turn(self._deployment, seen.board, seen.live, now_ms=self.clock.now_ms())
         life.control.outbox.flush(life.log)
 
     # What others see of this worker
@@ -293,7 +319,7 @@ class WorkerProcess:
         if life is None or not self.around.may_write:
             return False
         if life.control is None:
-            entry = self.around.board.get(place_of(0))
+            entry = self.around.seen.board.get(place_of(0))
             return entry is not None and entry.written_ms >= self._began_ms and bool(entry.value["drained"])
         is_quiet = life.control.has_begun and not life.control.outbox.commands and not life.outbox.commands
         wanted = life.control.controller.running
@@ -301,10 +327,10 @@ class WorkerProcess:
 
     def _is_idle(self, id_: str) -> bool:
         dataflow = self.dataflows.get(id_)
-        members = () if dataflow is None else self.around.members(id_, dataflow.started_at)
+        members = () if dataflow is None else self.around.seen.members(id_, dataflow.started_at)
         if not members:
             return False
-        holder = self.around.board[place_of(choose_holder(id_, members))]
+        holder = self.around.seen.board[place_of(choose_holder(id_, members))]
         return bool(holder.value["dataflows"][id_]["idle"])
 
     # The end

@@ -13,6 +13,7 @@ from tidemark.storage.commands import Start, SuspendAndRestart
 from tidemark.storage.controller import object_id
 from tidemark.storage.history import retain
 from tidemark.storage.order import Outbox
+from tidemark.storage.running import running_on_workers
 
 
 def restart_dataflow(shards: Shards, deployment: Deployment, name: str, *, who: str, clock: Clock) -> None:
@@ -29,7 +30,7 @@ def restart_dataflow(shards: Shards, deployment: Deployment, name: str, *, who: 
     id_ = object_id(objects[name])
     log = ShardCommandLog.open(shards, deployment=deployment, clock=clock)
     starts = {row.command.id: row.index for row in retain(log.read(0)) if isinstance(row.command, Start)}
-    if id_ not in starts:
+    if id_ not in starts or name not in running_on_workers(deployment.settings):
         raise NotYetAvailable(
             f"no storage worker runs {name!r}", hint="declare `every`, apply it, and see `tidemark storage status`"
         )

@@ -27,6 +27,7 @@ from tidemark.storage.sharing import place_of
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 30.0
 MOST_DEATHS: Final = 5  # in a row, of which each came before the worker was at work
 
 
@@ -92,15 +93,16 @@ class Supervision:
         )
 
     def _bury(self, child: _Child, code: int) -> None:
-        if code in set(ExitCode) and code != ExitCode.BUG:  # its own word
+        is_away = code in {ExitCode.UNREACHABLE, ExitCode.TRANSIENT}  # stores that come back, however late
+        if code in set(ExitCode) and code != ExitCode.BUG and not is_away:  # its own word
             child.code = code
             return
         child.deaths = 0 if self._was_at_work(child) else child.deaths + 1
-        if child.deaths >= MOST_DEATHS:
+        if child.deaths >= MOST_DEATHS and not is_away:
             log.error("storage worker %s died %s times before it was at work: given up", child.index, child.deaths)
             child.code = code
             return
-        pause_s = 2.0 ** (child.deaths - 1) if child.deaths else 0.0
+        pause_s = min(2.0 ** (child.deaths - 1), LONGEST_PAUSE_S) if child.deaths else 0.0
         log.warning("storage worker %s died (%s), and is started again in %.0f s", child.index, code, pause_s)
         child.again_s = time.monotonic() + pause_s
 
