@@ -206,6 +206,7 @@ def start(version: int) -> CreateIngestionDataflow:
 def test_a_long_log_is_trimmed_to_what_counts(home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_log, "TRIM_ABOVE", 4)
     monkeypatch.setattr(command_log, "KEPT_ROWS", 3)
+    monkeypatch.setattr(command_log, "KEPT_COMMITS", 2)
     log, late = opened(home), opened(home)
     sender, cursor = log.join("worker-0"), Cursor()
     for number in range(4):
@@ -225,6 +226,20 @@ def test_a_long_log_is_trimmed_to_what_counts(home: Settings, monkeypatch: pytes
         cursor.read(late)
     log.append(sender, 4, [ONE, TWO])
     assert [row.index for row in log.read(5)] == [5]
+
+
+def test_a_commit_with_many_commands_makes_no_reader_start_over(
+    home: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_log, "TRIM_ABOVE", 2)
+    monkeypatch.setattr(command_log, "KEPT_ROWS", 3)
+    log, late = opened(home), opened(home)
+    sender, cursor = log.join("worker-0"), Cursor()
+    log.append(sender, 0, [start(1)])
+    assert len(cursor.read(late)) == 1
+    for number in range(3):
+        log.append(sender, 1 + 20 * number, [DropDataflow((str(each),)) for each in range(20)])
+    assert len(cursor.read(late)) == 60
 
 
 def test_a_reader_whose_files_a_trim_removes_reads_again(home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

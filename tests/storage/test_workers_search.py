@@ -314,6 +314,7 @@ BROKEN: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow  # a rule that few orders need is searched for the longest
 @pytest.mark.parametrize("rule", BROKEN)
 def test_the_search_finds_what_goes_wrong_without_a_rule(rule: str) -> None:
     assert any(_fails(BROKEN[rule], seed) for seed in range(500))

@@ -14,6 +14,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, Self, TypeVar
 
 import pyarrow as pa
@@ -47,6 +48,7 @@ from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, ShardKind
+from tidemark.iceberg.shard.time_travel import ancestry
 from tidemark.iceberg.shards import SYSTEM, Shards
 from tidemark.storage.commands import Command, command_json, kind_of, parse_command
 from tidemark.storage.history import retain
@@ -59,6 +61,7 @@ TABLE: Final = "storage_commands"
 SENDERS: Final = "tidemark.storage-senders"  # the table property: by name, the life and the number of its next command
 TRIM_ABOVE: Final = 50  # data files: each append adds one, and who starts anew reads all of them
 KEPT_ROWS: Final = 100  # the newest ones stay, for readers that are behind; so do the snapshots of their commits
+KEPT_COMMITS: Final = 20  # and all rows of so many: a worker with many objects says much at once
 KEPT_MS: Final = 10_000  # superseded snapshots stay this long for their readers; one that takes longer reads again
 JOINS: Final = 3  # for one commit: a switch of the mode fences it once
 _WHERE: Final = "the log of storage commands"
@@ -176,7 +179,7 @@ class ShardCommandLog:
         head = self.shard.load()
         writer.check_token(head)
         rows = sorted(map(_row, read_all(head)), key=lambda row: row.index)
-        cut = max(_index(head, head.state.upper) - KEPT_ROWS, _index(head, head.state.since))
+        cut = max(min(_index(head, head.state.upper) - KEPT_ROWS, _end_of_old(head)), _index(head, head.state.since))
         kept = [*retain([row for row in rows if row.index < cut]), *(row for row in rows if row.index >= cut)]
         old = frozenset(read_data_files(head.table.io, head.contents))
         files = write_commands(head.table, kept)
@@ -198,6 +201,13 @@ class ShardCommandLog:
             raise
         expire(writer, older_than_ms=self.clock.now_ms() - KEPT_MS)
         return True
+
+
+def _end_of_old(head: ShardHead) -> int:
+    """Return the end of the rows that came before the newest ``KEPT_COMMITS``: one of these may have many rows."""
+    newest = islice(ancestry(head.table.metadata, head.main.snapshot_id), KEPT_COMMITS + 1)
+    summary = [*newest][-1].summary
+    return int((summary["tidemark.upper"] if summary else None) or 0)
 
 
 _LOST: Final = (Fenced, ConflictsUnsettled)  # the table has moved on since each attempt: none of them lands any more
