@@ -109,6 +109,7 @@ PURE = [
     "tidemark.catalog.opening.dry_run",
     "tidemark.storage.board",
     "tidemark.storage.commands",
+    "tidemark.storage.definitions",
     "tidemark.storage.effects",
     "tidemark.storage.order",
     "tidemark.storage.history",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import Final
 
 
 class ExitCode(IntEnum):
@@ -36,6 +37,9 @@ SEVERITY = (
     ExitCode.DIFFERENCES,
     ExitCode.OK,
 )
+
+
+PASSING: Final = frozenset({ExitCode.UNREACHABLE, ExitCode.TRANSIENT})  # by itself: the same again may work soon
 
 
 def most_severe(codes: Iterable[ExitCode]) -> ExitCode:

@@ -16,7 +16,7 @@ from tidemark.errors import Unreachable
 from tidemark.report import ErrorReport
 from tidemark.storage import sharing
 from tidemark.storage.dataflows import ingestion
-from tidemark.storage.processes.companion import declaration_of
+from tidemark.storage.definitions import declaration_of
 from tidemark.storage.processes.process import End
 from tidemark.storage.processes.restart import restart_dataflow
 

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from airflow.sdk.observability import stats
 
 from tidemark.errors import Unreachable
-from tidemark.exit_codes import ExitCode
+from tidemark.exit_codes import PASSING, ExitCode
 from tidemark.orchestration.connections import process_environment, source_connections
 from tidemark.orchestration.preflight import load_checked_settings
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ApplicationLost, ending_task
@@ -26,7 +26,7 @@ METRICS_S: Final = 10.0
 GRACE_S: Final = 20.0  # for the steps in hand when the task is killed
 GAUGES: Final = ("lag_ms", "behind_ms", "waiting", "rows", "rounds")
 # A worker waits for stores by itself, so that these end its start only. BUG comes after several deaths in a row.
-_TRY_AGAIN: Final = frozenset({ExitCode.TRANSIENT, ExitCode.UNREACHABLE, ExitCode.BUG})
+_TRY_AGAIN: Final = PASSING | {ExitCode.BUG}
 
 
 class StorageWorkerOperator(BaseOperator):

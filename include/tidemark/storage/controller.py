@@ -5,7 +5,6 @@ Source: reference, collections_catalog_storage §8.5; the controller of storage 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -27,17 +26,13 @@ from tidemark.storage.commands import (
     Sink,
     UpdateConfiguration,
 )
+from tidemark.storage.definitions import definition_of, object_id
 from tidemark.storage.effects import Report, ReportDropped, ReportFrontier, ReportStatus
 from tidemark.storage.history import CommandHistory
 from tidemark.storage.order import Row
 
 _BOTH_ANEW = "the worker and the controller do not fit each other: start both anew"
 Desired = Mapping[ObjectId, Description]
-
-
-def object_id(known: CatalogObject) -> ObjectId:
-    """Return the id under which workers know an object of the catalog; an object made anew has another one."""
-    return f"{'sink' if known.kind is StatusKind.SINK else 'collection'}-{known.id}"
 
 
 def find_desired(
@@ -55,18 +50,14 @@ def find_desired(
     for name, known in runs.items():
         if known.kind is StatusKind.INGESTION and name in ingested:
             id_ = object_id(known)
-            desired[id_] = Ingestion(_text(ingested[name].to_json()), (id_,))
+            desired[id_] = Ingestion(definition_of(ingested[name]), (id_,))
         elif known.kind is StatusKind.SINK and name in carried:
-            desired[object_id(known)] = Sink(_text(carried[name].to_json()), carried[name].collection)
+            desired[object_id(known)] = Sink(definition_of(carried[name]), carried[name].collection)
     return desired
 
 
 def _rests(standing: Standing | None, now_ms: int) -> bool:
     return standing is not None and standing.rests_at(now_ms)
-
-
-def _text(declaration: object) -> str:
-    return json.dumps(declaration, sort_keys=True, ensure_ascii=False)  # equal exactly when the declarations are
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.isolation import NeedsSpark, skipped
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.errors import FencedByEpoch, InputsGone, RangeOverlap, StaleState, TidemarkError
-from tidemark.exit_codes import ExitCode
+from tidemark.exit_codes import PASSING
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shards import Shards
@@ -45,7 +45,7 @@ from tidemark.storage.commands import CreateIngestionDataflow
 from tidemark.storage.dataflows.dataflow import LOOK_S, UNDELIVERED, News, Surroundings
 from tidemark.storage.dataflows.rounds import Rounds
 from tidemark.storage.dataflows.upkeep import COMMITS, TIDY_S, tidy
-from tidemark.storage.processes.companion import declaration_of
+from tidemark.storage.definitions import declaration_of
 from tidemark.storage.sharing import round_place
 
 log = logging.getLogger(__name__)
@@ -305,7 +305,7 @@ def _write(run: Ingesting, minted: Minted, share: Share) -> Part:
 
 def _passes(part: Part) -> bool:
     """Tell whether a part failed for a reason that passes by itself, and that the next mint settles."""
-    return part.error is not None and part.error.exit_code in {ExitCode.TRANSIENT, ExitCode.UNREACHABLE}
+    return part.error is not None and part.error.exit_code in PASSING
 
 
 def _again(why: str) -> CollectionReport:

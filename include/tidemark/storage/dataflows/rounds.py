@@ -14,7 +14,7 @@ from typing import Final
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import Named, run_one_by_one
 from tidemark.collections.system.suspension import settle
-from tidemark.exit_codes import ExitCode
+from tidemark.exit_codes import PASSING, ExitCode
 from tidemark.frontier import parse_frontier
 from tidemark.report import CollectionReport
 from tidemark.storage.dataflows.dataflow import LOOK_S, News, Surroundings
@@ -22,7 +22,7 @@ from tidemark.storage.dataflows.recording import Recording
 from tidemark.storage.sharing import choose_holder, place_of
 
 LONGEST_PAUSE_S: Final = 30.0
-_PASSES: Final = frozenset({ExitCode.UNREACHABLE, ExitCode.TRANSIENT, ExitCode.FENCED})
+_PASSES: Final = PASSING | {ExitCode.FENCED}  # a fence of this generation: the next round follows
 _WAITING: Final = 4 * LOOK_S
 
 

@@ -5,12 +5,10 @@ Two workers that take themselves for the holder do no harm: each run claims the 
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidemark.collections.declarations.sink import SinkDeclaration
 from tidemark.collections.deployment import AppliedSink
 from tidemark.iceberg.shards import Shards
 from tidemark.report import CollectionReport, Outcome
@@ -18,6 +16,7 @@ from tidemark.sinks.run import run_sink
 from tidemark.storage.commands import RunSinkDataflow
 from tidemark.storage.dataflows.dataflow import LOOK_S, News, Surroundings
 from tidemark.storage.dataflows.rounds import Rounds
+from tidemark.storage.definitions import sink_of
 
 FULL_LOOK_S: Final = 600.0  # after which a run asks the target, even if nothing has come
 
@@ -35,8 +34,7 @@ class SinkDataflow:
     _seen: tuple[object, float] | None = None  # the state of the collection at the last run, and when that was
 
     def __post_init__(self) -> None:
-        declaration = SinkDeclaration.model_validate(json.loads(self.start.description.definition))
-        self._applied = AppliedSink(int(self.start.id.rpartition("-")[2]), declaration)
+        self._applied = sink_of(self.start.id, self.start.description.definition)
         self._shards = Shards.connect(self.around.settings)
         self._rounds = Rounds(
             self.around,
@@ -44,8 +42,8 @@ class SinkDataflow:
             self.started_at,
             operation="sink",
             item=self._applied,
-            shard=declaration.collection,
-            every_s=(declaration.every_ms or 0) / 1000,
+            shard=self._applied.collection,
+            every_s=(self._applied.declaration.every_ms or 0) / 1000,
         )
 
     @property

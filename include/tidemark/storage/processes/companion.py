@@ -6,20 +6,18 @@ Different objects do not wait for each other. Source: reference, collections_cat
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Event, Lock, Thread
-from typing import Any
 
-from tidemark.collections.declarations.collection import Declaration
 from tidemark.errors import Dropped, StaleState, TidemarkError, UnknownCollection, Unreachable
 from tidemark.iceberg.shards import Shards
 from tidemark.secrets.redaction import first_line
-from tidemark.storage.commands import CreateIngestionDataflow, ObjectId, ResumePoint, Start
+from tidemark.storage.commands import CreateIngestionDataflow, ObjectId, ResumePoint
+from tidemark.storage.definitions import name_of
 from tidemark.storage.effects import AskResumePoints, Failed, PassThrough
 from tidemark.storage.worker import Answer
 
@@ -115,7 +113,7 @@ def read_resume_points(shards: Shards, question: AskResumePoints) -> Answer:
     The buffer is not asked, so that no outage of a broker keeps an ingestion from starting. Raises as ``Shard.load``.
     """
     points: dict[ObjectId, ResumePoint] = {}
-    name = declaration_of(question.description.definition).name
+    name = name_of(question.description.definition)
     for export in question.description.exports:
         try:
             state = shards.open(name).load().state
@@ -125,16 +123,3 @@ def read_resume_points(shards: Shards, question: AskResumePoints) -> Answer:
         points[export] = ResumePoint(state.upper, next_numbers)
     as_of = min((point.upper for point in points.values()), default=0)
     return CreateIngestionDataflow(question.id, question.description, as_of, points)
-
-
-def declaration_of(definition: str) -> Declaration:
-    """Return the declaration of an ingestion's description."""
-    fields: dict[str, Any] = json.loads(definition)
-    return Declaration.model_validate(fields)
-
-
-def name_of(start: Start) -> str:
-    """Return the name of the collection, or of the sink, that a dataflow is of."""
-    if isinstance(start, CreateIngestionDataflow):
-        return declaration_of(start.description.definition).name
-    return str(json.loads(start.description.definition)["name"])

@@ -44,6 +44,7 @@ from tidemark.storage.commands import CreateIngestionDataflow, Start
 from tidemark.storage.dataflows.dataflow import Dataflow, RunningDataflow, Seen, Surroundings
 from tidemark.storage.dataflows.ingestion import IngestionDataflow
 from tidemark.storage.dataflows.sink import SinkDataflow
+from tidemark.storage.definitions import name_of
 from tidemark.storage.effects import (
     AskResumePoints,
     Broadcast,
@@ -55,7 +56,7 @@ from tidemark.storage.effects import (
     Warn,
 )
 from tidemark.storage.order import Cursor, Outbox
-from tidemark.storage.processes.companion import Companion, name_of, read_resume_points
+from tidemark.storage.processes.companion import Companion, read_resume_points
 from tidemark.storage.processes.control import WORKERS, Control
 from tidemark.storage.sharing import ROUNDS, choose_holder, find_live, object_of, place_of
 from tidemark.storage.worker import Worker
@@ -249,7 +250,7 @@ class WorkerProcess:
             make = partial(IngestionDataflow, self.around, start, started_at)
         else:
             make = partial(SinkDataflow, self.around, start, started_at)
-        dataflow = self.dataflows[start.id] = RunningDataflow(name_of(start), started_at, make)
+        dataflow = self.dataflows[start.id] = RunningDataflow(name_of(start.description.definition), started_at, make)
         dataflow.start()
 
     def _stop(self, id_: str) -> None:

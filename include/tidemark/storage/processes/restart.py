@@ -10,7 +10,7 @@ from tidemark.errors import NotYetAvailable, UnknownObject
 from tidemark.iceberg.shards import Shards
 from tidemark.storage.command_log import ShardCommandLog
 from tidemark.storage.commands import Start, SuspendAndRestart
-from tidemark.storage.controller import object_id
+from tidemark.storage.definitions import object_id
 from tidemark.storage.history import retain
 from tidemark.storage.order import Outbox
 from tidemark.storage.running import running_on_workers

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidemark.errors import Unreachable
-from tidemark.exit_codes import ExitCode, most_severe
+from tidemark.exit_codes import PASSING, ExitCode, most_severe
 from tidemark.iceberg.leases.holding import writer_id
 from tidemark.settings import Settings
 from tidemark.storage.board import Board
@@ -93,7 +93,7 @@ class Supervision:
         )
 
     def _bury(self, child: _Child, code: int) -> None:
-        is_away = code in {ExitCode.UNREACHABLE, ExitCode.TRANSIENT}  # stores that come back, however late
+        is_away = code in PASSING  # stores that come back, however late
         if code in set(ExitCode) and code != ExitCode.BUG and not is_away:  # its own word
             child.code = code
             return
