@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,3 +110,9 @@ class Board:
                 f"the board of the storage workers cannot be written: {first_line(error)}",
                 hint="check TIDEMARK_CATALOG_URI, and whether its user may make tables",
             ) from error
+
+
+def look_once(settings: Settings, prefix: str) -> tuple[list[Entry], int]:
+    """Return what ``Board.read`` returns, over a connection that does not stay open. Raises as that."""
+    with closing(Board(settings)) as board:
+        return board.read(prefix)
