@@ -46,10 +46,10 @@ class Seen:
         """Return the live workers that run this start of a dataflow, sorted."""
         return tuple(index for index in self.live if started_at_on(self.board.get(place_of(index)), id_) == started_at)
 
-    def who_runs(self) -> dict[int, dict[str, int]]:
-        """Return the starts of dataflows that each live worker runs."""
+    def running(self) -> set[tuple[str, int, int]]:
+        """Return what the live workers run: the ids of dataflows, the workers, and the starts."""
         said = {index: self.board[place_of(index)].value["dataflows"] for index in self.live}
-        return {index: {id_: each["started_at"] for id_, each in told.items()} for index, told in said.items()}
+        return {(id_, index, each["started_at"]) for index, told in said.items() for id_, each in told.items()}
 
 
 @dataclass(slots=True)

@@ -130,7 +130,8 @@ class WorkerProcess:
     _beat: int = 0
     _beaten_s: float | None = None
     _told: dict[str, Any] | None = None
-    _who_runs: object = None  # what the dataflows were last woken for, all of them
+    _running: set[tuple[str, int, int]] = field(default_factory=set)  # on all live workers; as ``Seen.running``
+    _could_write: bool = False  # at the last look
     _wanted: int | None = None  # how many workers the controller wants
     _unwanted_s: float | None = None  # since when these are too few for this one
     _began_ms: int = 0  # by the clock of the database
@@ -215,11 +216,12 @@ class WorkerProcess:
         """Show the dataflows what is seen now, and wake those that it concerns."""
         before, self.around.seen = self.around.seen, seen
         changed = [place for place, entry in seen.board.items() if before.board.get(place) is not entry]
-        woken = {id_ for place in changed if (id_ := object_of(place)) is not None}
-        if self._who_runs != (who_runs := (self.around.may_write, seen.who_runs())):
-            self._who_runs, woken = who_runs, {*self.dataflows}
-        for id_ in woken & self.dataflows.keys():
-            self.dataflows[id_].wake()
+        running, may_write = seen.running(), self.around.may_write
+        concerned = {object_of(place) for place in changed} | {id_ for id_, *_ in self._running ^ running}
+        for id_, dataflow in self.dataflows.items():
+            if id_ in concerned or may_write != self._could_write:
+                dataflow.wake()
+        self._running, self._could_write = running, may_write
 
     def _begin(self) -> _Life:
         """Begin a life: join the log, which ends the life before, and read what the log says by then."""
