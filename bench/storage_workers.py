@@ -35,7 +35,7 @@ from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest import range_rows
 from tidemark.settings import Settings
-from tidemark.storage.board import Entry
+from tidemark.storage.board import Board, Entry
 from tidemark.storage.commands import CreateIngestionDataflow, Ingestion
 from tidemark.storage.dataflows import upkeep
 from tidemark.storage.dataflows.dataflow import Seen, Surroundings
@@ -213,12 +213,13 @@ def measure_an_hour(folder: Path) -> Iterator[Figure]:
     buffer = open_folder(folder / "hour-buffer", sequencers=2)
     declared = declare(settings, (folder / "hour-buffer").as_uri(), every="1s")
     started = CreateIngestionDataflow("collection-1", Ingestion(json.dumps(declared.to_json()), ()), 0, {})
-    around = Surroundings(settings, 0, SystemClock(), lambda: deployment_of(settings))
+    shards = Shards.connect(settings)
+    around = Surroundings(settings, 0, SystemClock(), lambda: deployment_of(settings), shards, Board(settings))
     running_here = {"dataflows": {"collection-1": {"started_at": 0, "upper": 0}}, "ended": ""}
     around.seen = Seen({place_of(0): Entry(place_of(0), 1, 1, running_here, 0)}, (0,))
     around.may_write = True
     dataflow = IngestionDataflow(around, started, 0)
-    shard, sizes, began_s = Shards.connect(settings).open("events"), [0], time.monotonic()
+    shard, sizes, began_s = shards.open("events"), [0], time.monotonic()
     for number in range(HOUR_S // EVERY_S):
         for log in buffer.logs.values():
             log.append(encode_message(Message(json.dumps({"id": number, "sent_ms": 0, "t": "x"}).encode(), (), 1_000)))

@@ -86,6 +86,21 @@ def test_a_prefix_is_taken_letter_by_letter(board: Board) -> None:
     assert values_of(board) == {}
 
 
+def test_what_has_not_changed_since_the_last_look_is_the_same_entry(store: Settings, board: Board) -> None:
+    with closing(Board(store)) as other:
+        other.put("a", {"v": 1}, number=1)
+        other.put("b", {"v": 1}, number=1)
+        assert values_of(board, "b") == {"b": 1}
+        assert values_of(board) == {"a": 1, "b": 1}, "written before what was seen, and not seen itself"
+        (first, _), _ = board.read()
+        other.put("b", {"v": 2}, number=2)
+        (again, changed), _ = board.read()
+        other.remove("a")
+        assert values_of(board) == {"b": 2}
+    assert again is first
+    assert changed.value == {"v": 2}
+
+
 def test_a_value_comes_back_as_it_was(board: Board) -> None:
     value = {"näme": "wörker %s {0} ?", "objects": ["a", None], "deep": {"n": 2**60, "x": 1.5, "so": True}}
     board.put("a", value)

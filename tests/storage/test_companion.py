@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from threading import Event
+from threading import Event, active_count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -90,6 +90,15 @@ def test_a_restart_that_waits_gives_way_to_what_is_asked_later(companion: Compan
     assert wait_for(companion, 1, seconds=0.2) == []
     companion.ask(PassThrough(DropDataflow(("a",))))
     assert len(wait_for(companion, 2)) == 2
+
+
+def test_many_objects_that_wait_take_few_threads_and_keep_nobody_waiting(companion: Companion) -> None:
+    before = active_count()
+    ask(companion, *(f"resting {number}" for number in range(100)), restarts=6)
+    ask(companion, "fast")
+    assert [answer.id for answer in wait_for(companion, 1) if isinstance(answer, CreateIngestionDataflow)] == ["fast"]
+    assert active_count() - before <= 8
+    companion.close()
 
 
 def test_resume_points_are_those_of_the_ledger_and_of_what_is_gone_there_are_none(home: Settings) -> None:

@@ -57,6 +57,10 @@ class Shards:
                     catalog.create_namespace_if_not_exists(namespace)
         return cls(catalog, writer_id=writer_id())
 
+    def beside(self) -> Shards:
+        """Return the same for another thread; as ``CachingCatalog.beside``."""
+        return Shards(self.iceberg.beside(), self.writer_id)
+
     def create(
         self,
         name: str,

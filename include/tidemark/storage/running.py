@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.mode import read_mode
 from tidemark.report import CollectionReport
 from tidemark.settings import Settings
-from tidemark.storage.board import Board
+from tidemark.storage.board import look_once
 from tidemark.storage.sharing import WORKERS, find_live
 
 if TYPE_CHECKING:
@@ -29,8 +28,7 @@ def running_on_workers(settings: Settings) -> frozenset[str]:
 
     Raises ``Unreachable`` if the database does not answer.
     """
-    with closing(Board(settings)) as board:
-        entries, now_ms = board.read(WORKERS)
+    entries, now_ms = look_once(settings, WORKERS)
     return frozenset(
         name for entry in find_live(entries, now_ms=now_ms).values() for name in entry.value.get("objects", ())
     )

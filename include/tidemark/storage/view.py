@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from typing import Any
 
 from tidemark.collections.deployment import Mode
 from tidemark.interval import time_text
 from tidemark.settings import Settings
-from tidemark.storage.board import Board, Entry
+from tidemark.storage.board import Entry, look_once
 from tidemark.storage.sharing import WORKERS, choose_holder, find_live
 
 
 def read_view(settings: Settings) -> dict[str, Any]:
     """Return ``workers`` and ``objects``, each a list of entries. Raises ``Unreachable`` as ``Board.read``."""
-    with closing(Board(settings)) as board:
-        entries, now_ms = board.read(WORKERS)
+    entries, now_ms = look_once(settings, WORKERS)
     return view_of(entries, now_ms=now_ms)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing, suppress
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from tidemark.errors import Unreachable
@@ -27,7 +28,7 @@ _NOW_POSTGRES = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 
 class CatalogStatements:
-    """Runs statements of one table, on one connection; used by one thread.
+    """Runs statements of one table, on one connection that threads use in turn.
 
     A statement has ``{0}`` in the place of each value, and ``{now}`` for the time of the database in ms.
     """
@@ -36,6 +37,7 @@ class CatalogStatements:
         """Take the statement that makes the table if it is missing, and what the server calls this connection."""
         self._settings, self._table, self._application = settings, table, application
         self._connection: psycopg.Connection[Any] | None = None
+        self._connecting = Lock()
 
     @property
     def failures(self) -> tuple[type[Exception], ...]:
@@ -77,9 +79,10 @@ class CatalogStatements:
 
     def close(self) -> None:
         """Close the connection, which the next statement opens anew."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        with self._connecting:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
 
     def _run(self, statement: str, values: tuple[object, ...]) -> int:
         run = self._run_sqlite if self._settings.catalog_is_sqlite else self._run_postgres
@@ -104,19 +107,21 @@ class CatalogStatements:
     def _ask_postgres(self, statement: str, values: tuple[object, ...]) -> psycopg.Cursor[Any]:
         import psycopg  # noqa: PLC0415
 
-        if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(
-                self._settings.catalog_uri.reveal(),
-                autocommit=True,
-                connect_timeout=max(2, int(self._settings.connect_timeout_s)),  # libpq takes 1 for 2
-                application_name=self._application,
-                keepalives_idle=SILENCE_S // 2,
-                keepalives_interval=SILENCE_S // 2,
-                keepalives_count=1,
-                tcp_user_timeout=SILENCE_S * 1_000,
-            )
-            self._connection.execute("SET synchronous_commit = off")
-        return self._connection.execute(statement.format("%s", now=_NOW_POSTGRES), values)
+        with self._connecting:
+            if self._connection is None or self._connection.closed:
+                self._connection = psycopg.connect(
+                    self._settings.catalog_uri.reveal(),
+                    autocommit=True,
+                    connect_timeout=max(2, int(self._settings.connect_timeout_s)),  # libpq takes 1 for 2
+                    application_name=self._application,
+                    keepalives_idle=SILENCE_S // 2,
+                    keepalives_interval=SILENCE_S // 2,
+                    keepalives_count=1,
+                    tcp_user_timeout=SILENCE_S * 1_000,
+                )
+                self._connection.execute("SET synchronous_commit = off")
+            connection = self._connection
+        return connection.execute(statement.format("%s", now=_NOW_POSTGRES), values)
 
 
 def _lacks_table(error: Exception) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -94,9 +95,19 @@ class CachingCatalog(SqlCatalog):
             )
             .values(metadata_location=bindparam("new"), previous_metadata_location=bindparam("old"))
         )
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget what was parsed."""
         self._written: dict[str, TableMetadata] = {}
         # Not a method: a catalog that refers to itself would keep its connections until the garbage collector runs.
         self._parse = lru_cache(maxsize=_CACHED)(partial(_parse_metadata, self.properties, self._written))
+
+    def beside(self) -> CachingCatalog:
+        """Return a catalog for another thread: with a memory of its own, over the pooled connections of this one."""
+        other = copy(self)
+        other.forget()
+        return other
 
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -11,7 +10,7 @@ from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.sensors.mode import see_mode
 from tidemark.orchestration.sensors.waiting import Facts, Seen, WaitingSensor
 from tidemark.settings import Settings
-from tidemark.storage.board import Board
+from tidemark.storage.board import look_once
 from tidemark.storage.sharing import WORKERS
 
 if TYPE_CHECKING:
@@ -31,8 +30,7 @@ def see_workers(settings: Settings, run: str, *, workers: int, minutes: int, bef
 
     Raises as ``Board.read`` and ``see_mode``.
     """
-    with closing(Board(settings)) as board:
-        entries, now_ms = board.read(WORKERS)
+    entries, now_ms = look_once(settings, WORKERS)
     before = before or {}
     first_ms, able_ms = before.get("first_ms") or now_ms, before.get("able_ms") or now_ms
     own = {int(entry.place.removeprefix(WORKERS)): entry for entry in entries if entry.value["run"] == run}

@@ -8,17 +8,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from threading import Event, Thread
+from threading import BoundedSemaphore, Event, Thread
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment
 from tidemark.errors import Unreachable
 from tidemark.frontier import Frontier, frontier_json
+from tidemark.iceberg.shards import Shards
 from tidemark.report import CollectionReport
 from tidemark.secrets.redaction import first_line
 from tidemark.settings import Settings
-from tidemark.storage.board import Entry
+from tidemark.storage.board import Board, Entry
 from tidemark.storage.sharing import place_of, started_at_on
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.05  # between two looks at the board
+REST_S: Final = 1.0  # of a dataflow that has nothing to do, unless the main loop wakes it
+_ROUNDS: Final = 8  # at once: each holds connections to the catalog, of which a server has few
+_SHARES: Final = 4  # of the rounds of others
 UNDELIVERED: Final = "undelivered"  # in the details of a round's report: the workers whose parts did not come
 AWAY_S: Final = 1.0  # between two tries to reach the stores
 
@@ -42,6 +46,11 @@ class Seen:
         """Return the live workers that run this start of a dataflow, sorted."""
         return tuple(index for index in self.live if started_at_on(self.board.get(place_of(index)), id_) == started_at)
 
+    def running(self) -> set[tuple[str, int, int]]:
+        """Return what the live workers run: the ids of dataflows, the workers, and the starts."""
+        said = {index: self.board[place_of(index)].value["dataflows"] for index in self.live}
+        return {(id_, index, each["started_at"]) for index, told in said.items() for id_, each in told.items()}
+
 
 @dataclass(slots=True)
 class Surroundings:
@@ -51,9 +60,14 @@ class Surroundings:
     index: int
     clock: Clock
     connect: Callable[[], Deployment]  # the deployment anew: a process that was fenced follows the present leader
+    shards: Shards  # each thread takes those ``beside``
+    board: Board  # to write; what stands there is ``seen``
     start_spark: Callable[[], SparkSession] | None = None
     seen: Seen = field(default_factory=Seen)
     may_write: bool = False
+    rounds: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(_ROUNDS))
+    # Apart from the rounds: a round waits for the shares of others, and a share for nobody.
+    shares: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(_SHARES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +142,8 @@ class RunningDataflow:
     make: Callable[[], Dataflow]
     news: News = field(default_factory=News)
     failure: str = ""  # why it ended by itself; nothing if it runs
-    _ends: Event = field(default_factory=Event)
+    _ends: bool = False
+    _woken: Event = field(default_factory=Event)
     _thread: Thread | None = None
 
     def start(self) -> None:
@@ -137,7 +152,12 @@ class RunningDataflow:
 
     def stop(self) -> None:
         """Ask the dataflow to end after the step in hand."""
-        self._ends.set()
+        self._ends = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the next step come at once: something has changed that it may act upon."""
+        self._woken.set()
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the end of the last step; return whether it came."""
@@ -159,8 +179,9 @@ class RunningDataflow:
         dataflow: Dataflow | None = None
         try:
             dataflow = self.make()
-            while not self._ends.is_set():
-                self._ends.wait(self._step(dataflow))
+            while not self._ends:
+                self._woken.clear()  # before the step, which sees what has changed by then
+                self._woken.wait(self._step(dataflow))
         except Exception as error:
             log.exception("the dataflow of %s failed", self.name)
             self.failure = f"{type(error).__name__}: {first_line(error)}"

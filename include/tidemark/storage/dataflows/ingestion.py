@@ -40,9 +40,8 @@ from tidemark.ingest.parts import (
 )
 from tidemark.ingest.publish import name_attempt
 from tidemark.report import SKIPPED_BECAUSE, CollectionReport
-from tidemark.storage.board import Board
 from tidemark.storage.commands import CreateIngestionDataflow
-from tidemark.storage.dataflows.dataflow import LOOK_S, UNDELIVERED, News, Surroundings
+from tidemark.storage.dataflows.dataflow import LOOK_S, REST_S, UNDELIVERED, News, Surroundings
 from tidemark.storage.dataflows.rounds import Rounds
 from tidemark.storage.dataflows.upkeep import COMMITS, TIDY_S, tidy
 from tidemark.storage.definitions import declaration_of
@@ -68,7 +67,6 @@ class IngestionDataflow:
     _declaration: Declaration = field(init=False)
     _source: BufferSource = field(init=False)
     _shards: Shards = field(init=False)
-    _board: Board = field(init=False)
     _rounds: Rounds = field(init=False)
     _opened: ExitStack = field(default_factory=ExitStack)
     _run: Ingesting | None = None  # kept open between rounds
@@ -84,8 +82,7 @@ class IngestionDataflow:
         self._declaration = declaration_of(self.start.description.definition)
         self._source = check_buffer_source(self._declaration)
         self._most = self._source.most_entries
-        self._shards = Shards.connect(self.around.settings)
-        self._board = Board(self.around.settings)
+        self._shards = self.around.shards.beside()
         name = self._declaration.name
         upper = min((point.upper for point in self.start.resume_points.values()), default=0)
         self._rounds = Rounds(
@@ -106,17 +103,16 @@ class IngestionDataflow:
     def close(self) -> None:
         self._opened.close()
         self._rounds.close()
-        self._board.close()
 
     def step(self) -> float:
         """Lead a round, if this worker holds the object and a round is due; else write this worker's share of one."""
         if not self._rounds.may_run:
-            return LOOK_S
+            return REST_S
         if self._rounds.is_holder:
             return self._rounds.lead(self._ingest_latest if self._declaration.kind is Kind.LATEST else self._round)
         self._help()
         self._rounds.follow()
-        return LOOK_S
+        return REST_S
 
     # As the holder
 
@@ -203,7 +199,7 @@ class IngestionDataflow:
         if [*shares] == [self.around.index]:
             return True
         value = {"minted": minted.to_json(), "shares": {str(index): share.to_json() for index, share in shares.items()}}
-        return self._board.put(round_place(self.start.id), value, life=self.started_at, number=number)
+        return self.around.board.put(round_place(self.start.id), value, life=self.started_at, number=number)
 
     def _collect(self, run: Ingesting, number: int, minted: Minted, shares: dict[int, Share]) -> dict[int, Part]:
         """Write the own share, and return all parts once they have come, but for those of workers that are lost."""
@@ -244,7 +240,7 @@ class IngestionDataflow:
         """Write a share, and put on the board what became of it: whoever leads the round waits for that."""
         failed: TidemarkError | None = None
         try:
-            with holding(self.around.settings, "ingest", [self._declaration.name]):
+            with self.around.shares, holding(self.around.settings, "ingest", [self._declaration.name]):
                 run = self._open(1)
                 told = write_part(run, minted, share, branch=name_attempt(run.target)).to_json()
         except NeedsSpark:
@@ -253,7 +249,8 @@ class IngestionDataflow:
             self._start_over()
             failed, told = error, Part.failed(minted, share, error).to_json()
         fail_point("round.written")
-        self._board.put(round_place(self.start.id, self.around.index), told, life=self.started_at, number=number)
+        place = round_place(self.start.id, self.around.index)
+        self.around.board.put(place, told, life=self.started_at, number=number)
         news = self._rounds.news
         self._rounds.news = replace(
             news,

@@ -17,13 +17,12 @@ from tidemark.collections.system.suspension import settle
 from tidemark.exit_codes import PASSING, ExitCode
 from tidemark.frontier import parse_frontier
 from tidemark.report import CollectionReport
-from tidemark.storage.dataflows.dataflow import LOOK_S, News, Surroundings
+from tidemark.storage.dataflows.dataflow import REST_S, News, Surroundings
 from tidemark.storage.dataflows.recording import Recording
 from tidemark.storage.sharing import choose_holder, place_of
 
 LONGEST_PAUSE_S: Final = 30.0
 _PASSES: Final = PASSING | {ExitCode.FENCED}  # a fence of this generation: the next round follows
-_WAITING: Final = 4 * LOOK_S
 
 
 @dataclass(slots=True)
@@ -77,14 +76,18 @@ class Rounds:
 
     def close(self) -> None:
         """Record what is not recorded yet."""
-        self._recording.flush(self.deployment, clock=self.around.clock)
+        with self.around.rounds:
+            self._recording.flush(self.deployment, clock=self.around.clock)
 
     def lead(self, work: Callable[[], CollectionReport]) -> float:
         """Run a round with ``work`` if one is due; return in how many seconds to come again."""
         began_s = time.monotonic()
         if began_s < self._due_s:
-            return min(self._due_s - began_s, _WAITING)
-        report = self._run(work)
+            return min(self._due_s - began_s, REST_S)
+        with self.around.rounds:
+            if not (self.may_run and self.is_holder):  # any more
+                return 0.0
+            report = self._run(work)
         behind_ms = max(0, int(1000 * (time.monotonic() - began_s - self.every_s)))
         self.news = self.news.after(report, now_ms=self.around.clock.now_ms(), behind_ms=behind_ms)
         self._failures = 0 if report.error is None else self._failures + 1

@@ -14,7 +14,7 @@ from tidemark.iceberg.shards import Shards
 from tidemark.report import CollectionReport, Outcome
 from tidemark.sinks.run import run_sink
 from tidemark.storage.commands import RunSinkDataflow
-from tidemark.storage.dataflows.dataflow import LOOK_S, News, Surroundings
+from tidemark.storage.dataflows.dataflow import REST_S, News, Surroundings
 from tidemark.storage.dataflows.rounds import Rounds
 from tidemark.storage.definitions import sink_of
 
@@ -35,7 +35,7 @@ class SinkDataflow:
 
     def __post_init__(self) -> None:
         self._applied = sink_of(self.start.id, self.start.description.definition)
-        self._shards = Shards.connect(self.around.settings)
+        self._shards = self.around.shards.beside()
         self._rounds = Rounds(
             self.around,
             self.start.id,
@@ -59,7 +59,7 @@ class SinkDataflow:
         if self._rounds.may_run and self._rounds.is_holder:
             return self._rounds.lead(self._carry)
         self._rounds.follow()
-        return LOOK_S
+        return REST_S
 
     def _carry(self) -> CollectionReport:
         """Run the sink, unless its collection has not changed since the last run."""

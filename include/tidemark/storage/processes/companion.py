@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Event, Lock, Thread
+from threading import Condition, Thread
 
 from tidemark.errors import Dropped, StaleState, TidemarkError, UnknownCollection, Unreachable
 from tidemark.iceberg.shards import Shards
@@ -24,34 +24,54 @@ from tidemark.storage.worker import Answer
 log = logging.getLogger(__name__)
 
 Question = AskResumePoints | PassThrough
-_LONGEST_PAUSE_S = 30.0  # between two tries to reach the stores
-_LOOK_S = 0.1
+_THREADS = 8
+_PAUSE_S = 0.1  # after the first try to reach the stores, and twice as long after each other one
+_LONGEST_PAUSE_S = 30.0
 _LONGEST_REST_S = 60.0  # before a dataflow is started again that came to nothing
 
 
 @dataclass(slots=True)
+class _Line:
+    """The questions about one object; the first one is answered when it is due."""
+
+    questions: deque[Question] = field(default_factory=deque)
+    due_s: float = 0.0
+    pause_s: float = _PAUSE_S  # before the next try
+    is_in_hand: bool = False
+
+    def rest(self) -> None:
+        """Let the first question wait: a lasting error must not restart a dataflow all the time."""
+        self.due_s, self.pause_s, restarts = 0.0, _PAUSE_S, self.questions[0].restarts
+        if restarts and len(self.questions) == 1:  # a later question ends the wait
+            self.due_s = time.monotonic() + min(2.0 ** (restarts - 1), _LONGEST_REST_S)
+
+
+@dataclass(slots=True)
 class Companion:
-    """Answers with ``read``; a thread for each object that has questions."""
+    """Answers with ``read``, on a few threads; who waits for a time takes none of them."""
 
     read: Callable[[AskResumePoints], Answer]
-    _waiting: dict[ObjectId, deque[Question]] = field(default_factory=dict)  # an object is here while its thread runs
+    _lines: dict[ObjectId, _Line] = field(default_factory=dict)  # of objects that have questions
     _answers: deque[Answer] = field(default_factory=deque)
-    _lock: Lock = field(default_factory=Lock)
-    _ends: Event = field(default_factory=Event)
+    _changed: Condition = field(default_factory=Condition)
+    _threads: int = 0
+    _has_ended: bool = False
 
     def ask(self, question: Question) -> None:
-        """Queue a question."""
-        id_ = question.id
-        with self._lock:
-            if id_ in self._waiting:
-                self._waiting[id_].append(question)
-                return
-            self._waiting[id_] = deque([question])
-        Thread(target=self._run, args=(id_,), name=f"companion {id_}", daemon=True).start()
+        """Queue a question. A later question about an object ends the wait of the one before."""
+        with self._changed:
+            line = self._lines.setdefault(question.id, _Line())
+            line.questions.append(question)
+            if not line.is_in_hand and line.pause_s == _PAUSE_S:  # it has not been tried yet
+                line.rest()
+            if self._threads < min(_THREADS, len(self._lines)):
+                self._threads += 1
+                Thread(target=self._run, name="companion", daemon=True).start()
+            self._changed.notify()
 
     def answers(self) -> list[Answer]:
         """Return the answers that have come since the last call."""
-        with self._lock:
+        with self._changed:
             found = list(self._answers)
             self._answers.clear()
         return found
@@ -59,52 +79,66 @@ class Companion:
     @property
     def is_busy(self) -> bool:
         """Whether a question has no answer yet."""
-        with self._lock:
-            return bool(self._waiting or self._answers)
+        with self._changed:
+            return bool(self._lines or self._answers)
 
     def close(self) -> None:
         """Give no further answers; a later life of the worker asks again."""
-        self._ends.set()
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
 
-    def _run(self, id_: ObjectId) -> None:
-        while not self._ends.is_set():
-            with self._lock:
-                if not self._waiting[id_]:
-                    del self._waiting[id_]
-                    return
-                question = self._waiting[id_][0]
+    def _run(self) -> None:
+        while (question := self._take()) is not None:
             answer = self._answer(question)
-            with self._lock:
-                self._answers.append(answer)
-                self._waiting[id_].popleft()
+            with self._changed:
+                self._put(question.id, answer)
 
-    def _rest(self, question: Question) -> None:
-        """Wait: a lasting error must not restart a dataflow all the time. A later question ends the wait."""
-        until_s = time.monotonic() + min(2.0 ** (question.restarts - 1), _LONGEST_REST_S)
-        while time.monotonic() < until_s and len(self._waiting[question.id]) == 1:
-            if self._ends.wait(_LOOK_S):
-                return
+    def _take(self) -> Question | None:
+        """Wait for a question that is due, and take its object in hand; None once there are no questions."""
+        with self._changed:
+            while self._lines and not self._has_ended:
+                free = [line for line in self._lines.values() if not line.is_in_hand]
+                first = min(free, key=lambda line: line.due_s, default=None)
+                now_s = time.monotonic()
+                if first is not None and first.due_s <= now_s:
+                    first.is_in_hand = True
+                    return first.questions[0]
+                self._changed.wait(None if first is None else first.due_s - now_s)
+            self._threads -= 1
+            self._changed.notify_all()  # the others end, too
+            return None
 
-    def _answer(self, question: Question) -> Answer:
-        """Return the answer to one question; what may pass by itself is tried until the answer is known."""
-        if question.restarts:
-            self._rest(question)
+    def _put(self, id_: ObjectId, answer: Answer | None) -> None:
+        """Let go of an object: its first question has its answer, or None if it is to be tried again later."""
+        line = self._lines[id_]
+        line.is_in_hand = False
+        if answer is None:
+            line.due_s = time.monotonic() + line.pause_s
+            line.pause_s = min(2 * line.pause_s, _LONGEST_PAUSE_S)
+        else:
+            self._answers.append(answer)
+            line.questions.popleft()
+            if line.questions:
+                line.rest()
+            else:
+                del self._lines[id_]
+        self._changed.notify()
+
+    def _answer(self, question: Question) -> Answer | None:
+        """Return the answer to one question; None if it is not known yet, for a reason that may pass by itself."""
         if isinstance(question, PassThrough):
             return question.command
-        pause_s = 0.1
-        while True:
-            try:
-                return self.read(question)
-            except (Unreachable, StaleState) as error:
-                log.info("where %s goes on is not known yet: %s", question.id, error)
-                if self._ends.wait(pause_s):
-                    return Failed(question.id, first_line(error))
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            except TidemarkError as error:
-                return Failed(question.id, str(error))
-            except Exception as error:
-                log.exception("where %s goes on cannot be read", question.id)
-                return Failed(question.id, first_line(error))
+        try:
+            return self.read(question)
+        except (Unreachable, StaleState) as error:
+            log.info("where %s goes on is not known yet: %s", question.id, error)
+            return None
+        except TidemarkError as error:
+            return Failed(question.id, str(error))
+        except Exception as error:
+            log.exception("where %s goes on cannot be read", question.id)
+            return Failed(question.id, first_line(error))
 
 
 def read_resume_points(shards: Shards, question: AskResumePoints) -> Answer:

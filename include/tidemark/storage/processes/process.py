@@ -130,6 +130,8 @@ class WorkerProcess:
     _beat: int = 0
     _beaten_s: float | None = None
     _told: dict[str, Any] | None = None
+    _running: set[tuple[str, int, int]] = field(default_factory=set)  # on all live workers; as ``Seen.running``
+    _could_write: bool = False  # at the last look
     _wanted: int | None = None  # how many workers the controller wants
     _unwanted_s: float | None = None  # since when these are too few for this one
     _began_ms: int = 0  # by the clock of the database
@@ -137,7 +139,9 @@ class WorkerProcess:
     def __post_init__(self) -> None:
         self._shards = Shards.connect(self.settings)
         self._board = Board(self.settings)
-        self.around = Surroundings(self.settings, self.index, self.clock, self._connect, self.start_spark)
+        self.around = Surroundings(
+            self.settings, self.index, self.clock, self._connect, self._shards, self._board, self.start_spark
+        )
         self._deployment = self._connect()
 
     def _connect(self) -> Deployment:
@@ -203,17 +207,28 @@ class WorkerProcess:
         entries, now_ms = self._board.read()
         self._began_ms = self._began_ms or now_ms
         live = tuple(find_live(entries, now_ms=now_ms))
-        self.around.seen = Seen({entry.place: entry for entry in entries}, live)
+        self._show(Seen({entry.place: entry for entry in entries}, live))
         now_s = time.monotonic()
         if self._mode_s is None or now_s - self._mode_s >= _MODE_S:
             self._mode, self._mode_s = read_mode(self._deployment), now_s
+
+    def _show(self, seen: Seen) -> None:
+        """Show the dataflows what is seen now, and wake those that it concerns."""
+        before, self.around.seen = self.around.seen, seen
+        changed = [place for place, entry in seen.board.items() if before.board.get(place) is not entry]
+        running, may_write = seen.running(), self.around.may_write
+        concerned = {object_of(place) for place in changed} | {id_ for id_, *_ in self._running ^ running}
+        for id_, dataflow in self.dataflows.items():
+            if id_ in concerned or may_write != self._could_write:
+                dataflow.wake()
+        self._running, self._could_write = running, may_write
 
     def _begin(self) -> _Life:
         """Begin a life: join the log, which ends the life before, and read what the log says by then."""
         commands = ShardCommandLog.open(self._shards, deployment=self._deployment, clock=self.clock)
         outbox, cursor, worker = Outbox(commands.join(f"worker-{self.index}")), Cursor(), Worker(self.index)
         fail_point("worker.joined")
-        companion = Companion(partial(read_resume_points, self._shards))
+        companion = Companion(partial(read_resume_points, self._shards.beside()))
         control = Control.begin(commands, workers=self.workers) if self.index == 0 else None
         self._life = life = _Life(commands, worker, outbox, cursor, companion, control)
         self._apply(life, worker.replay(cursor.read(commands)))

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,7 +20,7 @@ from tidemark.errors import Unreachable
 from tidemark.exit_codes import PASSING, ExitCode, most_severe
 from tidemark.iceberg.leases.holding import writer_id
 from tidemark.settings import Settings
-from tidemark.storage.board import Board
+from tidemark.storage.board import look_once
 from tidemark.storage.sharing import place_of
 
 log = logging.getLogger(__name__)
@@ -110,8 +109,7 @@ class Supervision:
         """Tell whether the board has a word of the process."""
         place = place_of(child.index)
         try:
-            with closing(Board(self.settings)) as board:
-                entries, _ = board.read(place)
+            entries, _ = look_once(self.settings, place)
         except Unreachable:
             return False
         wrote = f"{writer_id().rpartition(':')[0]}:{child.process.pid}"
