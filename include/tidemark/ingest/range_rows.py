@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -53,6 +53,7 @@ class Tally:
     read_bytes: int = 0  # payloads
     spread: Spread = NOT_CHECKED
     arrivals: Arrivals = NO_ARRIVALS
+    arrived_ms: int | None = None  # since when the rows count as arrived; None: since the commit that accepts them
 
     def __str__(self) -> str:
         return json.dumps(asdict(self))
@@ -93,6 +94,7 @@ class Tally:
             read_bytes=self.read_bytes + other.read_bytes,
             spread=self.spread.add(other.spread),
             arrivals=self.arrivals.add(other.arrivals),
+            arrived_ms=min((ms for ms in (self.arrived_ms, other.arrived_ms) if ms is not None), default=None),
         )
 
 
@@ -125,6 +127,24 @@ class KeyCheck:
                 chosen = rows if self.every_row else rows[:SAMPLED_ROWS]
                 found = found.add(find_spread(chosen, self.keys, self.sequencer_ids, sequencer_id=sequencer_id))
         return found
+
+
+class WaitingTimes(NamedTuple):
+    """Says since when entries wait in the buffer, for rows that are accepted later than they are read."""
+
+    now_ms: int
+    late_ms: int
+
+    def of(self, messages: pa.RecordBatch) -> int:
+        """Return when the first of ``messages`` was written, but at most ``late_ms`` before the last one.
+
+        So the answer is the same for a process that reads the messages again, and the rows of a long backlog are
+        nearly as old as they are. What a producer's clock says of the future counts as now.
+        """
+        written = pc.min_max(messages.column("time_ms")).as_py()
+        if written["min"] is None:
+            return self.now_ms
+        return min(max(int(written["min"]), int(written["max"]) - self.late_ms), self.now_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +180,7 @@ class RowReading:
     keys: KeyCheck | None = None
     numbers_entries: bool = False  # whether good rows bear the numbers of their entries
     turn: int = 0  # of the log
+    waiting: WaitingTimes | None = None  # None: the rows arrive with the commit that accepts them
 
     @property
     def good_schema(self) -> pa.Schema:
@@ -198,6 +219,8 @@ class RowReading:
             tally = part.tally.count(messages, decoded)
             if self.keys is not None:
                 tally = replace(tally, spread=self.keys.look_at(messages, part.numbers.sequencer_id))
+            if self.waiting is not None and len(messages):
+                tally = replace(tally, arrived_ms=self.waiting.of(messages))
             good = decoded.good
             if self.numbers_entries:
                 good = good.append_column(ENTRY, as_entries(decoded.numbers, self.turn))

@@ -154,7 +154,7 @@ def stage_batch(
 
     try:
         staged = rows.stage(target.shard, attempt)
-        check_late(closing, staged, collection=target.shard.name)
+        check_late(closing, staged.tallies, collection=target.shard.name)
         if staged.with_bad:
             quarantine = open_quarantine(target.shards, target.shard)
             rows.stage_bad(quarantine, attempt, staged)

@@ -48,7 +48,7 @@ def _object(id_: str, live: Mapping[int, Entry]) -> dict[str, Any]:
     latest = max(each["started_at"] for each in told.values())
     running = [index for index, each in told.items() if each["started_at"] == latest]
     holder = choose_holder(id_, running)
-    levels = ("name", "upper", "rounds", "rows", "waiting", "lag_ms", "behind_ms")
+    levels = ("name", "upper", "rounds", "rows", "held", "waiting", "lag_ms", "behind_ms")
     return {
         **{level: told[holder][level] for level in levels},
         "id": id_,

@@ -362,6 +362,7 @@ def test_a_declaration_built_in_code_names_the_formats_too() -> None:
                 ("event_time: at\nlifecycle: {persist_age: 1m}", "`persist_age` 1m is less than `late_arrive_w"),
                 ("event_time: at\nlifecycle: {persist: false, hard_limit: 9}", "`persist: false` never persists"),
                 ("event_time: at\nlifecycle: {soft_limit: 9, hard_limit: 8}", "`soft_limit` 9 is more than"),
+                ("event_time: at\nlifecycle: {visible: when-persisted, chunks: memory}", "without `every`"),
                 ("event_time: at\nlifecycle: {merge: fields}", "`merge: fields` merges rows with the same `key`"),
                 ("event_time: at\nkey: [b]", "`key` names 'b', which is not among the columns"),
                 ("key: [a]", "`key` is for differential and `latest` collections, and for rows with an"),

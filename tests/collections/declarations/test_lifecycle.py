@@ -49,6 +49,7 @@ def test_limits_count_rows_or_bytes() -> None:
         ({"persist_rows": -1}, "greater than or equal to 1"),
         ({"late_arrive_window": "five minutes"}, "such as `30s`, `5m`, `2h` or `7d`, got 'five minutes'"),
         ({"late_arrive_window": 10}, "such as `30s`, `5m`, `2h` or `7d`, got 10"),
+        ({"chunks": "memory"}, "declare `visible: when-persisted`, too"),
         ({"late": "drop"}, "'append', 'quarantine' or 'refuse'"),
         ({"persist_ag": "1h"}, "Extra inputs are not permitted"),
     ],

@@ -18,7 +18,7 @@ from tidemark.collections.declarations.append_only import (
     given,
 )
 from tidemark.collections.declarations.columns import ColumnUse, Need, check_columns
-from tidemark.collections.declarations.lifecycle import LifecycleRules, Merge, PartitionUnit
+from tidemark.collections.declarations.lifecycle import Chunks, LifecycleRules, Merge, PartitionUnit
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.schema.types import Columns, stored_columns
 from tidemark.collections.sources.formats.buffer import BufferPlace, BufferSource
@@ -287,6 +287,11 @@ class Declaration(Strict):
             raise ValueError(
                 "`soft_limit` and `hard_limit` count rows that are not persisted, and `persist: false` never persists "
                 "any: leave the limits out, or persist"
+            )
+        if rules.chunks is Chunks.MEMORY and (not isinstance(self.source, BufferSource) or self.source.every is None):
+            raise ValueError(
+                "`chunks: memory` is the memory of storage workers, and none of them ingests without `every`: declare "
+                "`every: 5s` in `source`, or `chunks: files`"
             )
         if not self.key and rules.merge is Merge.FIELDS:
             raise ValueError("`merge: fields` merges rows with the same `key` and event time: declare a `key`")

@@ -37,6 +37,13 @@ class Visible(StrEnum):
     WHEN_PERSISTED = "when-persisted"
 
 
+class Chunks(StrEnum):
+    """Where rows wait that storage workers have read, and that readers do not see before they are persisted."""
+
+    FILES = "files"
+    MEMORY = "memory"  # of the workers; whatever is lost with one is read again
+
+
 class Late(StrEnum):
     """What an ingest does about rows of a partition that is closed."""
 
@@ -100,6 +107,7 @@ class LifecycleRules(Lateness):
     """
 
     visible: Visible = Visible.AT_ONCE
+    chunks: Chunks = Chunks.FILES
     persist: bool = Field(default=True, strict=True)
     persist_age: Duration = PERSIST_AGE  # of the oldest row that is not persisted, by arrival
     persist_rows: Count = 1_000_000
@@ -149,6 +157,15 @@ class LifecycleRules(Lateness):
             raise ValueError(
                 "`visible: when-persisted` shows rows once they are persisted, and `persist: false` never persists "
                 "any: persist, or show rows `at-once`"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _holds_what_nobody_sees(self) -> Self:
+        if self.chunks is Chunks.MEMORY and self.visible is Visible.AT_ONCE:
+            raise ValueError(
+                "`chunks: memory` keeps rows out of files until they are persisted, and `visible: at-once` shows them "
+                "before: declare `visible: when-persisted`, too, or `chunks: files`"
             )
         return self
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.ingest.batches import BatchesSeen
 from tidemark.ingest.buffer_log import Bounds, BufferLog
-from tidemark.ingest.delivery import StagedRows
 from tidemark.ingest.partitions.counting import Counted, count_rows, judging
 from tidemark.ingest.partitions.event_times import EventTimes
 from tidemark.ingest.partitions.state import Arrived, Changes, PartitionRules, Partitions
@@ -87,10 +86,8 @@ class Closing:
             raise InputsGone(
                 "another run closed partitions meanwhile, so that other rows are late", hint="run it again"
             )
-        # Rows of appended batches say nothing of how far a sequencer is: they come whenever the batch is complete.
-        arrived = [Arrived(id_, tally.arrivals.partitions) for id_, tally in add_up(tallies).items()]
-        arrived += [Arrived(None, tally.arrivals.partitions) for tally in tallies if tally.is_of_batch]
         now_ms = self.look.now_ms
+        arrived = _by_time(tallies, now_ms=now_ms)
         counted = count_rows(head, self.rules, self.log, names, arrived, now_ms=now_ms)
         known = counted.partitions.known
         caught_up, gaps = self.look.find_caught_up(self.log, known), self.look.find_gaps(self.log, known)
@@ -105,9 +102,24 @@ class Closing:
         )
 
 
-def check_late(closing: Closing | None, staged: StagedRows, *, collection: str) -> None:
+def _by_time(tallies: Iterable[Tally], *, now_ms: int) -> dict[int, list[Arrived]]:
+    """Return what arrived, by the time since when it counts as arrived: ``now_ms`` at the latest."""
+    found: dict[int, list[Tally]] = {}
+    for tally in tallies:
+        found.setdefault(now_ms if tally.arrived_ms is None else min(tally.arrived_ms, now_ms), []).append(tally)
+    # Rows of appended batches say nothing of how far a sequencer is: they come whenever the batch is complete.
+    return {
+        arrived_ms: [
+            *(Arrived(id_, tally.arrivals.partitions) for id_, tally in add_up(each).items()),
+            *(Arrived(None, tally.arrivals.partitions) for tally in each if tally.is_of_batch),
+        ]
+        for arrived_ms, each in found.items()
+    }
+
+
+def check_late(closing: Closing | None, tallies: Iterable[Tally], *, collection: str) -> None:
     """Raise ``LateRows`` if late rows came, and the collection refuses them."""
-    late = [tally for tally in staged.tallies if tally.arrivals.refused]
+    late = [tally for tally in tallies if tally.arrivals.refused]
     if closing is not None and closing.rules.lifecycle.late is Late.REFUSE and late:
         raise LateRows(
             f"{sum(tally.arrivals.refused for tally in late)} rows for {collection!r} are of partitions that are "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tidemark.collections.declarations.lifecycle import Late
@@ -35,22 +35,24 @@ def count_rows(
     rules: PartitionRules,
     log: BufferLog,
     names: Sequence[BatchName] = (),
-    arrived: Iterable[Arrived] = (),
+    arrived: Mapping[int, Iterable[Arrived]] | None = None,
     *,
     now_ms: int,
 ) -> Counted:
-    """Return what a commit of rows that arrived, under these names, leaves on top of ``head``."""
+    """Return what a commit of rows, by the time in ms that they ``arrived``, leaves under these names on ``head``."""
     before = Partitions.parse(head.table.properties, rules.column, rules.unit)
     missing = before.missing(head.state.ledgers)
     found = read_arrivals(head, missing, log, judging(rules, None))
     if not before.known and MERGED_FIELDS in head.table.properties:  # another engine may have rewritten merged rows
         found = [each._replace(may_be_merged=True) for each in found]
-    caught_up, reopened, late_rows = before.add(found, now_ms=now_ms, rules=rules.lifecycle)
-    added, reopened_now, late_now = caught_up.add(arrived, now_ms=now_ms, rules=rules.lifecycle)
+    added, reopened, late_rows = before.add(found, now_ms=now_ms, rules=rules.lifecycle)
+    for arrived_ms, rows in sorted((arrived or {}).items()):
+        added, reopened_then, late_then = added.add(rows, now_ms=arrived_ms, rules=rules.lifecycle)
+        reopened, late_rows = reopened + reopened_then, late_rows + late_then
     known = dict(head.state.ledgers)
     for name in names:  # the commit itself refuses those that another run published
         known[name.producer] = known.get(name.producer, Ledger()).add_free([name.range])
-    changes = Changes(reopened=(*reopened, *reopened_now), late_rows=late_rows + late_now)
+    changes = Changes(reopened=tuple(reopened), late_rows=late_rows)
     return Counted(partitions=replace(added, known=known), changes=changes, is_new=bool(missing))
 
 

@@ -8,7 +8,8 @@ ledger, so the next mint plans it again: of what the steps hand to each other an
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -30,7 +31,7 @@ from tidemark.iceberg.shard.ledger import Ledger
 from tidemark.iceberg.staging.branches import read_intact
 from tidemark.ingest.batches import PlannedBatch, look_at_batches, plan_batches
 from tidemark.ingest.buffer_log import BufferLog, look_at
-from tidemark.ingest.delivery import Rows, RowsForSpark, StagedRows, read_into_memory
+from tidemark.ingest.delivery import Rows, RowsForSpark, RowsInMemory, StagedRows, read_into_memory
 from tidemark.ingest.messages import RowDecoder, decoded_columns
 from tidemark.ingest.order.log_turns import find_turn
 from tidemark.ingest.partitions.closing import Look, check_late
@@ -213,8 +214,10 @@ def _report_pause(run: Ingesting, minted: Minted, error: HardLimit, *, measures:
     )
 
 
-def write_part(run: Ingesting, minted: Minted, share: Share, *, branch: str) -> Part:
+def write_part(run: Ingesting, minted: Minted, share: Share, *, branch: str, held: RowsInMemory | None = None) -> Part:
     """Read, decode and stage a share on ``branch``, and its bad rows on the branch of that name of the quarantine.
+
+    ``held`` are the rows of the share if this process has read them before, for the same mint.
 
     ``branch`` is ``staged/GENERATION/ingest/NAME``, as ``name_attempt`` returns it; what another part left there is
     dropped first. Whoever cannot raise, since others wait for the part, hands on ``Part.failed``.
@@ -225,16 +228,18 @@ def write_part(run: Ingesting, minted: Minted, share: Share, *, branch: str) -> 
         LateRows: If late rows came, and the collection refuses them.
         Others as ``ingest``.
     """
-    _follow(run, minted)
+    follow(run, minted)
     target, head = run.target, run.target.shard.load()
-    _check_columns(target, minted, head)
+    check_columns(target, minted, head)
     if branch in head.staged_branches:
         drop_attempts(target, [branch])
     ranges, batches = minted.ranges_of(share), minted.batches_of(share)
-    rows = read_planned(run, minted, ranges, batches, table=head.table, entries=count_entries(ranges, batches))
+    rows: Rows | None = held
+    if rows is None:
+        rows = read_planned(run, minted, ranges, batches, table=head.table, entries=count_entries(ranges, batches))
     try:
         staged = rows.stage(target.shard, branch)
-        check_late(closing_of(run, minted), staged, collection=target.shard.name)
+        check_late(closing_of(run, minted), staged.tallies, collection=target.shard.name)
         fail_point("ingest.after-rows")
         if staged.with_bad:
             rows.stage_bad(open_quarantine(target.shards, target.shard), branch, staged)
@@ -272,10 +277,25 @@ def read_planned(
         NeedsSpark: If many wait, and there is no Spark.
         ConfigurationInvalid: If many wait, and Spark cannot read the buffer.
     """
-    engine, closing = run.engine, closing_of(run, minted)
+    engine, reading = run.engine, reading_of(run, minted, table, keeps_late=keeps_late)
+    parts = cut_parts(run.target.log, ranges, engine.part_numbers, batches)
+    if entries <= engine.small_entries:
+        with planning_again(run):
+            in_memory = read_into_memory(reading, parts, run.reader)
+        if in_memory is not None:
+            return in_memory
+    check_shared(run.connection)
+    if engine.start_spark is None:
+        raise NeedsSpark
+    return RowsForSpark(engine.start_spark(), reading, parts)
+
+
+def reading_of(run: Ingesting, minted: Minted, table: Table, *, keeps_late: bool = False) -> RowReading:
+    """Return how planned messages become rows of ``table``; with ``keeps_late`` no row is bad because it is late."""
+    closing = closing_of(run, minted)
     times = None if closing is None else closing.times(keeps_late=keeps_late)
     sequencer_ids, taken = frozenset(minted.look.present), run.source.table
-    reading = RowReading(
+    return RowReading(
         run.connection,
         run.connection.topic or run.connection.place,
         RowDecoder(decoded_columns(table), taken, times),
@@ -284,20 +304,17 @@ def read_planned(
         numbers_entries=times is not None and ENTRY in table.schema().column_names,
         turn=minted.turn,
     )
-    parts = cut_parts(run.target.log, ranges, engine.part_numbers, batches)
-    if entries <= engine.small_entries:
-        try:
-            in_memory = read_into_memory(reading, parts, run.reader)
-        except NoLongerExists as error:
-            if run.source.on_expired is OnLost.FAIL:
-                raise
-            raise InputsGone(f"planned entries are gone: {error}", hint="run it again") from error
-        if in_memory is not None:
-            return in_memory
-    check_shared(run.connection)
-    if engine.start_spark is None:
-        raise NeedsSpark
-    return RowsForSpark(engine.start_spark(), reading, parts)
+
+
+@contextmanager
+def planning_again(run: Ingesting) -> Iterator[None]:
+    """Raise ``InputsGone`` where retention removed planned entries in the block, and the declaration accepts that."""
+    try:
+        yield
+    except NoLongerExists as error:
+        if run.source.on_expired is OnLost.FAIL:
+            raise
+        raise InputsGone(f"planned entries are gone: {error}", hint="run it again") from error
 
 
 def count_entries(ranges: Iterable[PlannedRange], batches: Iterable[PlannedBatch]) -> int:
@@ -316,7 +333,7 @@ def append(run: Ingesting, minted: Minted, parts: Sequence[Part], *, measures: b
         RangeOverlap: If another run published some of the numbers before; nothing became visible.
         Others as ``publish_rows``.
     """
-    _follow(run, minted)
+    follow(run, minted)
     target, closing = run.target, closing_of(run, minted)
     try:
         arrived = _find_arrived(target, minted, parts)
@@ -368,14 +385,15 @@ def _tell_progress(run: Ingesting, minted: Minted, ledgers: Mapping[str, Ledger]
     run.reader.tell_progress(GROUP_PREFIX + run.declaration.name, numbers)
 
 
-def _follow(run: Ingesting, minted: Minted) -> None:
+def follow(run: Ingesting, minted: Minted) -> None:
     """Look at the buffer again unless this process minted. Raises ``InputsGone`` if the mint is of another log."""
     run.look_again(minted.id)
     if run.target.log.id != minted.log:
         raise InputsGone(f"{run.reader.name} was made anew since it was looked at", hint="run it again")
 
 
-def _check_columns(target: Target, minted: Minted, head: ShardHead) -> None:
+def check_columns(target: Target, minted: Minted, head: ShardHead) -> None:
+    """Raise ``InputsGone`` if the columns changed since the mint."""
     if head.table.metadata.current_schema_id != minted.schema_id:
         raise InputsGone(f"the columns of {target.shard.name!r} were changed by another process", hint="run it again")
 
@@ -383,7 +401,7 @@ def _check_columns(target: Target, minted: Minted, head: ShardHead) -> None:
 def _find_arrived(target: Target, minted: Minted, parts: Sequence[Part]) -> list[tuple[Part, StagedRows]]:
     """Return the parts that can be published, each number once, with what lies on their branches."""
     head = target.shard.load()
-    _check_columns(target, minted, head)
+    check_columns(target, minted, head)
     quarantine = target.quarantine if any(part.has_bad for part in parts) else None
     bad = None if quarantine is None else quarantine.load().table
     arrived: list[tuple[Part, StagedRows]] = []

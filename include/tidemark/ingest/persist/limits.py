@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidemark.errors import HardLimit
 from tidemark.iceberg.files.manifests import read_data_files
@@ -15,10 +15,13 @@ from tidemark.lifecycle.policy import PartitionChunks
 
 
 class OpenRows(NamedTuple):
-    """What lies in open files that a persist would take."""
+    """What lies in open files that a persist would take, or in memory."""
 
     rows: int
     size_bytes: int
+
+    def add(self, other: OpenRows) -> OpenRows:
+        return OpenRows(self.rows + other.rows, self.size_bytes + other.size_bytes)
 
     @classmethod
     def of(cls, head: ShardHead, column: str, partitions: Partitions) -> OpenRows:
@@ -56,15 +59,20 @@ def check_hard_limit(head: ShardHead, rules: PartitionRules, *, collection: str)
         )
 
 
-def as_chunks(head: ShardHead, partitions: Partitions, rules: PartitionRules) -> dict[str, PartitionChunks]:
-    """Return each partition with its open rows as one chunk.
+NOTHING_HELD: Final = OpenRows(0, 0)
+
+
+def as_chunks(
+    head: ShardHead, partitions: Partitions, rules: PartitionRules, held: OpenRows = NOTHING_HELD
+) -> dict[str, PartitionChunks]:
+    """Return each partition with its open rows as one chunk; ``held`` is what lies in memory, and in no file yet.
 
     Without a limit a chunk says nothing of sizes, and its rows are at most so many. With one, each partition has its
-    share of what lies in open files, since these hold rows of several partitions.
+    share of what lies in open files and in memory, since these hold rows of several partitions.
     """
     found = partitions.state.partitions
     has_limit = rules.lifecycle.limits != (None, None)
-    present = OpenRows.of(head, rules.column, partitions) if has_limit else OpenRows(0, 0)
+    present = OpenRows.of(head, rules.column, partitions).add(held) if has_limit else NOTHING_HELD
     total = max(1, sum(window.rows for each in found.values() for window in each.windows.unpersisted))
     chunks, before = {}, 0
     for name, each in found.items():

@@ -31,6 +31,7 @@ LOOK_S: Final = 0.05  # between two looks at the board
 REST_S: Final = 1.0  # of a dataflow that has nothing to do, unless the main loop wakes it
 _ROUNDS: Final = 8  # at once: each holds connections to the catalog, of which a server has few
 _SHARES: Final = 4  # of the rounds of others
+HELD: Final = "held_rows"  # in the details of a round's report
 UNDELIVERED: Final = "undelivered"  # in the details of a round's report: the workers whose parts did not come
 AWAY_S: Final = 1.0  # between two tries to reach the stores
 
@@ -77,6 +78,7 @@ class News:
     upper: Frontier = 0  # how far its object has come
     rows: int = 0  # that this worker made visible, since the start
     rounds: int = 0
+    held: int = 0  # rows in the memory of the workers, of which no ledger knows yet
     waiting: int | None = None  # entries that were waiting after the last round; None: another worker knows, or nobody
     lag_ms: int | None = None  # how long the oldest of them had been waiting
     behind_ms: int = 0  # by how much the last round took longer than ``every``
@@ -89,6 +91,7 @@ class News:
             "upper": frontier_json(self.upper),
             "rows": self.rows,
             "rounds": self.rounds,
+            "held": self.held,
             "waiting": self.waiting,
             "lag_ms": self.lag_ms,
             "behind_ms": self.behind_ms,
@@ -100,6 +103,7 @@ class News:
     def after(self, report: CollectionReport, *, now_ms: int, behind_ms: int) -> News:
         """Return the news after a round with this report."""
         waiting = report.details.get("waiting", 0 if report.error is None else self.waiting)
+        held = report.details.get(HELD, 0 if report.error is None else self.held)
         lags = [each["lag_ms"] for each in report.details.get("sequencers", {}).values() if "lag_ms" in each]
         failed, undelivered = report.error, report.details.get(UNDELIVERED)
         error = "" if failed is None else f"{failed.kind}: {failed.message}"
@@ -110,10 +114,11 @@ class News:
             upper=self.upper if report.upper is None else max(self.upper, report.upper),
             rows=self.rows + report.inserted + report.retracted,
             rounds=self.rounds + 1,
+            held=held,
             waiting=waiting,
             lag_ms=report.details.get("lag_ms", max(lags, default=0)),
             behind_ms=behind_ms,
-            is_idle=failed is None and not report.inserted and not report.retracted and not waiting,
+            is_idle=failed is None and not (report.inserted or report.retracted or waiting or held),
             error=error,
             error_ms=now_ms if error else 0,
         )

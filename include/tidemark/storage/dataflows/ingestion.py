@@ -26,22 +26,31 @@ from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import check_buffer_source
 from tidemark.ingest.latest.ingest import ingest_latest
+from tidemark.ingest.partitions.state import PartitionRules
 from tidemark.ingest.parts import (
     Engine,
+    Held,
     Ingesting,
     Minted,
     Part,
+    RowMemory,
     Share,
     append,
+    cut_to_held,
+    find_due,
+    holds_rows,
     mint,
     open_ingesting,
+    share_in_turn,
     share_out,
     write_part,
 )
+from tidemark.ingest.persist.persist import Engine as PersistEngine
+from tidemark.ingest.persist.persist import persist
 from tidemark.ingest.publish import name_attempt
-from tidemark.report import SKIPPED_BECAUSE, CollectionReport
+from tidemark.report import SKIPPED_BECAUSE, CollectionReport, Outcome
 from tidemark.storage.commands import CreateIngestionDataflow
-from tidemark.storage.dataflows.dataflow import LOOK_S, REST_S, UNDELIVERED, News, Surroundings
+from tidemark.storage.dataflows.dataflow import HELD, LOOK_S, REST_S, UNDELIVERED, News, Surroundings
 from tidemark.storage.dataflows.rounds import Rounds
 from tidemark.storage.dataflows.upkeep import COMMITS, TIDY_S, tidy
 from tidemark.storage.definitions import declaration_of
@@ -76,12 +85,16 @@ class IngestionDataflow:
     _commits: int = 0  # since the last upkeep
     _tidied_s: float = field(default_factory=time.monotonic)
     _left_out: dict[int, int] = field(default_factory=dict)  # workers that did not deliver: for so many rounds
+    _number: int = 0  # of the last round that this worker led
+    _memory: RowMemory | None = None  # of collections whose rows wait there
     _most: int = 0  # entries of one worker and round: fewer than declared where these take too much memory
 
     def __post_init__(self) -> None:
         self._declaration = declaration_of(self.start.description.definition)
         self._source = check_buffer_source(self._declaration)
         self._most = self._source.most_entries
+        rules = PartitionRules.of(self._declaration)
+        self._memory = RowMemory(rules.lifecycle) if rules is not None and holds_rows(rules) else None
         self._shards = self.around.shards.beside()
         name = self._declaration.name
         upper = min((point.upper for point in self.start.resume_points.values()), default=0)
@@ -160,22 +173,32 @@ class IngestionDataflow:
             tidy(self._shards.open(self._declaration.name), self._rounds.deployment, clock=self.around.clock)
 
     def _mint_and_append(self) -> CollectionReport:
+        """Take a round; of a collection whose rows wait in memory most rounds hold them, and append nothing."""
         own = self.around.index
         self._left_out = {index: rounds - 1 for index, rounds in self._left_out.items() if rounds > 1}
         members = [own, *(index for index in self._rounds.members if index not in {own, *self._left_out})]
-        run = self._open(len(members))
+        run, memory = self._open(len(members)), self._memory
+        if memory is not None:
+            run.engine = replace(run.engine, max_entries=None)  # a worker reads on in what is minted, round by round
         now_s = time.monotonic()
         measures = now_s - self._measured_s >= MEASURE_S
         minted = mint(run, measures=measures)
+        if memory is not None and isinstance(minted, Minted) and (minted.is_whole or minted.batches.batches):
+            run, memory = self._open(len(members)), None  # what was appended as a batch is not held
+            minted = mint(run, measures=measures)
         if isinstance(minted, CollectionReport):
-            return minted
+            return self._persist(run, minted)
         fail_point("round.minted")
-        number = self._last_number() + 1
         shares = share_out(minted, members, own)
-        if not self._share(number, minted, shares):
-            return skipped("another worker leads this round")
-        fail_point("round.shared")
-        parts = self._collect(run, number, minted, shares)
+        if memory is not None:
+            found = self._hold(run, minted, members)
+            if isinstance(found, CollectionReport):
+                return found
+            minted, shares = found
+        told = self._lead(run, minted, shares)
+        if told is None:
+            return _led_by_another()
+        parts = {index: each for index, each in told.items() if isinstance(each, Part)}
         delivered = {index for index, part in parts.items() if not _passes(part)}
         undelivered = sorted(shares.keys() - delivered - {own})
         self._left_out |= dict.fromkeys(undelivered, LEFT_OUT)
@@ -187,36 +210,95 @@ class IngestionDataflow:
         came = [part for part in parts.values() if part.error is None]
         arrived = {sequencer_id for part in came for sequencer_id in part.share.sequencers}
         left = sum(each.lag if each.sequencer_id in arrived else each.watermark - each.start for each in minted.planned)
-        told = {UNDELIVERED: undelivered} if undelivered else {}
-        return replace(report, details={**report.details, **told, "waiting": left})
+        lacking = {UNDELIVERED: undelivered} if undelivered else {}
+        return self._persist(run, replace(report, details={**report.details, **lacking, "waiting": left}))
 
-    def _last_number(self) -> int:
+    def _hold(
+        self, run: Ingesting, minted: Minted, members: list[int]
+    ) -> tuple[Minted, dict[int, Share]] | CollectionReport:
+        """Let all workers read on; return what of it is to be accepted now, and by whom, or a report if nothing is."""
+        told = self._lead(run, minted, share_in_turn(minted, members), holds=True)
+        if told is None:
+            return _led_by_another()
+        held = {index: each for index, each in told.items() if isinstance(each, Held)}
+        cut = cut_to_held(minted, held.values())
+        if reason := find_due(run, cut, [*held.values()], clock=self.around.clock):
+            log.info("%s: what is held is written now: %s", self._declaration.name, reason)
+            ids = {planned.sequencer_id for planned in cut.planned}
+            shares = {index: tuple(sorted(ids & each.ends.keys())) for index, each in held.items()}
+            return cut, {index: Share(sequencers=share) for index, share in shares.items() if share}
+        ends = {id_: end for each in held.values() for id_, end in each.ends.items()}
+        errors = (each.error for each in told.values() if isinstance(each, Part) and not _passes(each))
+        error = next((error for error in errors if error is not None), None)
+        upper = run.head.state.upper
+        details = {
+            "buffer": run.reader.name,
+            HELD: sum(each.rows for each in held.values()),
+            "held_bytes": sum(each.size_bytes for each in held.values()),
+            "waiting": sum(each.watermark - ends.get(each.sequencer_id, each.watermark) for each in minted.planned),
+        }
+        outcome = Outcome.UNCHANGED if error is None else Outcome.FAILED
+        return CollectionReport(outcome=outcome, lower=upper, upper=upper, details=details, error=error)
+
+    def _persist(self, run: Ingesting, report: CollectionReport) -> CollectionReport:
+        """Persist what is due of a collection whose rows wait in memory; all others are left to scheduled passes.
+
+        What fails is left to them, too: the rows are accepted.
+        """
+        is_written = report.outcome in {Outcome.APPENDED, Outcome.UNCHANGED}
+        if self._memory is None or not is_written or not (report.inserted or run.head.open_rows):
+            return report
+        shard, deployment = run.target.shard, self._rounds.deployment
+        try:
+            done = persist(
+                shard, self._declaration, deployment=deployment, clock=self.around.clock, engine=PersistEngine()
+            )
+        except (NeedsSpark, TidemarkError) as error:
+            log.warning("what is due of %s is left to the next pass: %s", shard.name, error or "it is large")
+            return report
+        return replace(report, upper=done.upper, details={**report.details, "shown": done.inserted})
+
+    def _lead(
+        self, run: Ingesting, minted: Minted, shares: dict[int, Share], *, holds: bool = False
+    ) -> dict[int, Part | Held] | None:
+        """Share a round out and return what came of it; None if another worker leads the round."""
         entry = self.around.seen.board.get(round_place(self.start.id))
-        return entry.number if entry is not None and entry.life == self.started_at else 0
+        last = entry.number if entry is not None and entry.life == self.started_at else 0
+        self._number = max(self._number, last) + 1
+        if [*shares] != [self.around.index]:
+            told = {str(index): share.to_json() for index, share in shares.items()}
+            value = {"minted": minted.to_json(), "shares": told, "holds": holds}
+            place = round_place(self.start.id)
+            if not self.around.board.put(place, value, life=self.started_at, number=self._number):
+                return None
+        fail_point("round.shared")
+        return self._collect(run, minted, shares, holds=holds)
 
-    def _share(self, number: int, minted: Minted, shares: dict[int, Share]) -> bool:
-        """Put the round on the board, if others have a share; return whether this worker leads the round."""
-        if [*shares] == [self.around.index]:
-            return True
-        value = {"minted": minted.to_json(), "shares": {str(index): share.to_json() for index, share in shares.items()}}
-        return self.around.board.put(round_place(self.start.id), value, life=self.started_at, number=number)
-
-    def _collect(self, run: Ingesting, number: int, minted: Minted, shares: dict[int, Share]) -> dict[int, Part]:
-        """Write the own share, and return all parts once they have come, but for those of workers that are lost."""
-        own, parts, until_s = self.around.index, dict[int, Part](), time.monotonic() + PATIENCE_S
+    def _collect(
+        self, run: Ingesting, minted: Minted, shares: dict[int, Share], *, holds: bool
+    ) -> dict[int, Part | Held]:
+        """Do the own share, and return all parts once they have come, but for those of workers that are lost."""
+        own, parts, until_s = self.around.index, dict[int, Part | Held](), time.monotonic() + PATIENCE_S
         waited_for = set(shares) - {own}
         if own in shares:
-            parts[own] = _write(run, minted, shares[own])
+            try:
+                parts[own] = self._do(run, minted, shares[own], holds=holds)
+            except (StaleState, FencedByEpoch):  # the whole round may be void
+                raise
+            except TidemarkError as error:  # it does not keep the others from being appended
+                parts[own] = Part.failed(minted, shares[own], error)
         while waited_for:
             if not self._rounds.may_run:  # the others wait, too, and so write nothing
                 raise InputsGone("the deployment became read-only, or this worker is to end")
             for index in sorted(waited_for):
                 entry = self.around.seen.board.get(round_place(self.start.id, index))
-                if entry is not None and (entry.life, entry.number) == (self.started_at, number):
+                if entry is not None and (entry.life, entry.number) == (self.started_at, self._number):
                     if TOO_LARGE in entry.value:
                         self._take_fewer()
                     else:
-                        parts[index] = Part.from_json(entry.value)
+                        parts[index] = (
+                            Held.from_json(entry.value) if "ends" in entry.value else Part.from_json(entry.value)
+                        )
                 elif index in self._rounds.members and time.monotonic() < until_s:
                     continue
                 else:
@@ -233,16 +315,25 @@ class IngestionDataflow:
         if entry is None or entry.life != self.started_at or entry.number <= self._written:
             return
         if (share := entry.value["shares"].get(str(self.around.index))) is not None:
-            self._deliver(entry.number, Minted.from_json(entry.value["minted"]), Share.from_json(share))
+            minted = Minted.from_json(entry.value["minted"])
+            self._deliver(entry.number, minted, Share.from_json(share), holds=entry.value["holds"])
         self._written = entry.number
 
-    def _deliver(self, number: int, minted: Minted, share: Share) -> None:
-        """Write a share, and put on the board what became of it: whoever leads the round waits for that."""
+    def _do(self, run: Ingesting, minted: Minted, share: Share, *, holds: bool) -> Part | Held:
+        """Read a share and hold it, or write it; what is held already is not read again."""
+        if self._memory is None:
+            return write_part(run, minted, share, branch=name_attempt(run.target))
+        if holds:
+            return self._memory.hold(run, minted, share, most_entries=self._most)
+        held = self._memory.take(minted, share)
+        return write_part(run, minted, share, branch=name_attempt(run.target), held=held)
+
+    def _deliver(self, number: int, minted: Minted, share: Share, *, holds: bool) -> None:
+        """Do a share, and put on the board what became of it: whoever leads the round waits for that."""
         failed: TidemarkError | None = None
         try:
             with self.around.shares, holding(self.around.settings, "ingest", [self._declaration.name]):
-                run = self._open(1)
-                told = write_part(run, minted, share, branch=name_attempt(run.target)).to_json()
+                told = self._do(self._open(1), minted, share, holds=holds).to_json()
         except NeedsSpark:
             told = {TOO_LARGE: True}
         except TidemarkError as error:
@@ -290,14 +381,8 @@ class IngestionDataflow:
         self._rounds.reconnect()
 
 
-def _write(run: Ingesting, minted: Minted, share: Share) -> Part:
-    """Write a share; a share that cannot be written does not keep the others from being appended."""
-    try:
-        return write_part(run, minted, share, branch=name_attempt(run.target))
-    except (StaleState, FencedByEpoch):  # the whole round may be void
-        raise
-    except TidemarkError as error:
-        return Part.failed(minted, share, error)
+def _led_by_another() -> CollectionReport:
+    return skipped("another worker leads this round")
 
 
 def _passes(part: Part) -> bool:
