@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.ingest.event_rows import send
+from tests.ingest.persist.test_persist import persist
 from tests.support.crash import start
 from tests.support.homes import Home
 from tidemark.clock import SystemClock
@@ -74,6 +76,33 @@ def test_of_two_workers_one_dies_and_both_go_on(declared: Home, point: str) -> N
     both = [start("", work, home, index, 2) for index in range(2)]
     assert [each.exit_code() for each in both] == [0, 0]
     check(declared)
+
+
+@pytest.mark.parametrize(
+    "point", ["round.shared:3", "round.written", "round.before-append", "round.appended", "persist.after-begin"]
+)
+def test_of_two_that_hold_rows_one_dies_and_what_it_held_is_read_again(
+    home: Settings, tmp_path: Path, point: str
+) -> None:
+    events = Home(home, tmp_path, sequencers=4)
+    events.clock = SystemClock()  # type: ignore[assignment]  # other processes have this one
+    rules = {"late_arrive_window": "1s", "persist_age": "2s", "visible": "when-persisted", "chunks": "memory"}
+    columns = {"schema": "id bigint, at timestamp", "event_time": "at", "partition": "hour"}
+    events.declare_reader(source={"every": "1s"}, lifecycle=rules, **columns)
+    both = [start(point, work, str(home.home), index, 2) for index in range(2)]
+    until_s = time.monotonic() + LONGEST_S
+    while all(each.is_running for each in both) and time.monotonic() < until_s:
+        for sequencer_id in range(4):
+            send(events, sequencer_id, 1, 2)
+        time.sleep(0.2)
+    for each in both:
+        each.signal(signal.SIGKILL)
+    assert FAIL_POINT_EXIT in {each.exit_code() for each in both}
+    both = [start("", work, str(home.home), index, 2) for index in range(2)]
+    assert [each.exit_code() for each in both] == [0, 0]
+    persist(events, now=True)
+    assert events.ids() == list(range(events.sent))
+    assert events.branches() == set()
 
 
 def check(declared: Home) -> None:
