@@ -46,7 +46,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/ingest/latest": 130,
     "tests/ingest/order": 14,
     "tests/ingest/partitions": 39,
-    "tests/ingest/parts": 28,
+    "tests/ingest/parts": 36,
     "tests/ingest/persist": 218,
     "tests/ingest/replay": 95,
     "tests/lifecycle": 22,

@@ -250,7 +250,8 @@ def test_rows_wait_in_the_memory_of_the_workers_until_a_persist_is_due(
     workers = Workers(events, 2)
     try:
         workers.run_until(lambda: workers.workers_of("events") == [0, 1] and workers.object("events")["held"] == 8)
-        workers.lose(1 - workers.object("events")["holder"])
+        lost = 1 - workers.object("events")["holder"]
+        workers.lose(lost)
         for sequencer_id in range(4):
             send(events, sequencer_id, 3)
         workers.run_until(lambda: workers.object("events")["held"] == 12)
@@ -258,6 +259,7 @@ def test_rows_wait_in_the_memory_of_the_workers_until_a_persist_is_due(
         assert not any(process.is_drained() for process in workers.running.values())
         at(events, 30)
         workers.run_until(lambda: events.ids() == list(range(12)))
+        workers.begin(lost)
         workers.run_until_drained()
         assert {*events.ledgers().values()} == {"0:3"}
         assert events.branches() == set()

@@ -233,7 +233,7 @@ def _count(head: ShardHead, rules: PartitionRules, found: list[_Entry], *, now_m
     names = [name for entry in found for name in entry.numbers()]
     arrived = [Arrived(None, entry.arrivals.partitions) for entry in found]
     log = BufferLog.of_producer(found[0].producer)
-    return count_rows(head, rules, log, names, arrived, now_ms=now_ms)
+    return count_rows(head, rules, log, names, {now_ms: arrived}, now_ms=now_ms)
 
 
 @dataclass(slots=True)

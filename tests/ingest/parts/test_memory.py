@@ -50,7 +50,9 @@ MEMORY: dict[str, Any] = {
 @pytest.fixture
 def wide(home: Settings, tmp_path: Path) -> Home:
     """Three sequencers, at 05:00."""
-    return Home(home, tmp_path, sequencers=3, now_ms=FIVE)
+    opened = Home(home, tmp_path, sequencers=3, now_ms=FIVE)
+    assert opened.buffer.logs
+    return opened
 
 
 @dataclass
@@ -112,6 +114,7 @@ def commits(home: Home) -> int:
 
 def test_nothing_is_written_before_a_persist_is_due_and_then_all_is_visible(wide: Home) -> None:
     with holding(wide) as held:
+        assert held.take_round() == "", "the first round joins the collection"
         before = commits(wide)
         for minute in range(19):
             at(wide, minute)
