@@ -75,11 +75,23 @@ def test_what_cannot_be_is_refused_with_what_to_do(declared: Home, tidemark: Any
         answer = tidemark(*arguments)
         assert answer.code == code, (arguments, answer)
         assert told in answer.error, (arguments, answer)
+    declared.apply(declared.declaration("planes"))
         assert "→" in answer.error
 
 
 def test_a_suspended_object_rests_until_its_time_or_a_restart(declared: Home, tidemark: Any) -> None:
+        (("suspend", "events", "--for", "0s"), ExitCode.USAGE, "no rest"),
+        (("suspend", "planes"), ExitCode.USAGE, "reads no write buffer"),
     assert "tried again at" in tidemark("suspend", "events", "--for", "10m").out
     assert "events" in declared.deployment.objects.read()
     assert "runs again" in tidemark("restart", "events").out
     assert declared.deployment.objects.read() == {}
+
+
+def test_a_restart_leaves_a_pause_to_whoever_resumes(declared: Home, tidemark: Any) -> None:
+    declared.deployment.objects.pause(["events"], why="a check")
+    answer = tidemark("restart", "events")
+    assert answer.code == ExitCode.NOT_POSSIBLE
+    assert "a check" in answer.error
+    assert "tidemark resume events" in answer.error
+    assert declared.deployment.objects.read()["events"].is_paused

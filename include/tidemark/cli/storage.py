@@ -20,7 +20,8 @@ from tidemark.cli.options import (
 )
 from tidemark.clock import SystemClock
 from tidemark.collections.declarations.append_only import duration_ms
-from tidemark.errors import UnknownObject, UsageError
+from tidemark.collections.deployment import StatusKind
+from tidemark.errors import Paused, UnknownObject, UsageError
 from tidemark.report import ErrorReport
 from tidemark.spark.session import spark_on_demand
 
@@ -109,12 +110,19 @@ def suspend(name: Name, *, for_: RestFor = "10m") -> None:
     if rest_ms > _LONGEST_REST_MS:
         raise UsageError(f"{for_!r} is longer than an hour", hint=f"`tidemark pause {name}` lasts until you resume it")
     deployment = load_deployment()
+    if not rest_ms:
+        raise UsageError(f"{for_!r} is no rest", hint=f"for example 10m; `tidemark resume {name}` ends a rest")
     objects = deployment.registry.objects()
     if name not in objects:
         raise UnknownObject.named(name, objects)
     error = ErrorReport(kind="Suspended", message=f"by {current_user()}, for {for_}")
     standing = deployment.objects.suspend(name, objects[name].id, error, back_off=lambda _attempts: rest_ms)
     print_line(f"{name}: {standing or 'paused, or dropped meanwhile: nothing to do'}")
+    if objects[name].kind is StatusKind.COLLECTION:
+        raise UsageError(
+            f"{name!r} reads no write buffer, and is no sink: nothing heeds its rest",
+            hint=f"`tidemark pause {name}` keeps all its runs away until you resume it",
+        )
 
 
 @storage.command()
@@ -123,9 +131,11 @@ def restart(name: Name) -> None:
     deployment = load_deployment()
     from tidemark.storage.processes.restart import restart_dataflow  # noqa: PLC0415 - help is shown without pyiceberg
 
-    ended = deployment.objects.resume([name])
-    if name in ended:
-        print_line(f"{name}: runs again; it was {ended[name]}")
+    standing, known = deployment.objects.read().get(name), deployment.registry.objects().get(name)
+    if standing is not None and standing.is_paused:
+        raise Paused(f"{name!r} is {standing}", hint=f"`tidemark resume {name}` lets it run again; a restart does not")
+    if standing is not None and known is not None and deployment.objects.recover(name, known.id):
+        print_line(f"{name}: runs again; it was {standing}")
         return
     shards = connect_shards(deployment.settings)
     restart_dataflow(shards, deployment, name, who=current_user(), clock=SystemClock())
