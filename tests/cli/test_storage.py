@@ -52,11 +52,22 @@ def test_workers_run_until_nothing_waits(declared: Home, tidemark: Any, workers:
     assert declared.ids() == list(range(10))
     view = json.loads(tidemark("status", "--json").out)
     assert [each["state"] for each in view["workers"]] == ["ended: nothing was left to do"] * workers
-    assert view["objects"] == []
+    assert [(each["name"], each["state"]) for each in view["objects"]] == [("events", "not run: no worker")]
 
 
-def test_status_without_workers_is_empty_and_with_one_shows_the_worker(declared: Home, tidemark: Any) -> None:
-    assert json.loads(tidemark("status", "--json").out) == {"workers": [], "objects": []}
+def test_status_shows_what_nobody_runs_and_why(declared: Home, tidemark: Any) -> None:
+    declared.declare_reader("unpaced", source={"table": "u"})
+    declared.declare_reader("others", source={"table": "t", "every": "1s"})
+    declared.deployment.objects.pause(["others"], why="a check")
+    view = json.loads(tidemark("status", "--json").out)
+    states = {each["name"]: each["state"] for each in view["objects"]}
+    assert (view["workers"], [*states]) == ([], ["events", "others"])
+    assert states["events"] == "not run: no worker"
+    assert states["others"].startswith("paused since") and states["others"].endswith("a check")  # noqa: PT018
+    assert "tidemark storage run" in tidemark("status").out
+
+
+def test_status_with_a_worker_shows_the_worker(declared: Home, tidemark: Any) -> None:
     show(declared.settings, 0, "events")
     shown = tidemark("status")
     assert shown.code == 0
@@ -64,10 +75,13 @@ def test_status_without_workers_is_empty_and_with_one_shows_the_worker(declared:
 
 
 def test_what_cannot_be_is_refused_with_what_to_do(declared: Home, tidemark: Any) -> None:
+    declared.apply(declared.declaration("planes"))
     for arguments, code, told in (
         (("run", "--worker", "2", "--workers", "2"), ExitCode.USAGE, "no worker 2"),
         (("run", "--for", "soon"), ExitCode.USAGE, "'soon'"),
         (("suspend", "events", "--for", "2h"), ExitCode.USAGE, "longer than an hour"),
+        (("suspend", "events", "--for", "0s"), ExitCode.USAGE, "no rest"),
+        (("suspend", "planes"), ExitCode.USAGE, "reads no write buffer"),
         (("suspend", "evens"), ExitCode.USAGE, "events"),
         (("restart", "evens"), ExitCode.USAGE, "events"),
         (("restart", "events"), ExitCode.NOT_POSSIBLE, "no storage worker runs 'events'"),
@@ -83,3 +97,12 @@ def test_a_suspended_object_rests_until_its_time_or_a_restart(declared: Home, ti
     assert "events" in declared.deployment.objects.read()
     assert "runs again" in tidemark("restart", "events").out
     assert declared.deployment.objects.read() == {}
+
+
+def test_a_restart_leaves_a_pause_to_whoever_resumes(declared: Home, tidemark: Any) -> None:
+    declared.deployment.objects.pause(["events"], why="a check")
+    answer = tidemark("restart", "events")
+    assert answer.code == ExitCode.NOT_POSSIBLE
+    assert "a check" in answer.error
+    assert "tidemark resume events" in answer.error
+    assert declared.deployment.objects.read()["events"].is_paused

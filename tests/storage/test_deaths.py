@@ -112,16 +112,18 @@ def check(declared: Home) -> None:
 
 
 def test_a_worker_tells_why_it_ended(declared: Home) -> None:
-    def run(until: Until, *, stop: bool = False) -> End:
+    def run(until: Until, *, stop: bool = False) -> str:
         asked = Event()
         if stop:
             asked.set()
         return run_worker(declared.settings, index=0, workers=1, until=until, stop=asked, clock=SystemClock())
 
-    assert run(Until(seconds=0.1)) is End.TIME
-    assert run(Until(), stop=True) is End.STOPPED
-    assert run(Until(seconds=LONGEST_S, drained=True)) is End.DRAINED
+    assert run(Until(seconds=0.1)) == End.TIME
+    assert run(Until(), stop=True) == End.STOPPED
+    assert run(Until(seconds=LONGEST_S, drained=True)) == End.DRAINED
+    declared.deployment.objects.pause(["events"], why="a check")
+    assert "events was left aside: it is paused since" in run(Until(seconds=LONGEST_S, drained=True))
     assert (
         run_worker(declared.settings, index=0, workers=1, until=Until(), stop=Event(), clock=SystemClock(), parent=1)
-        is End.STOPPED
+        == End.STOPPED
     ), "whoever has started it is gone"

@@ -18,7 +18,7 @@ from tidemark.report import ErrorReport
 from tidemark.storage import sharing
 from tidemark.storage.dataflows import ingestion
 from tidemark.storage.definitions import declaration_of
-from tidemark.storage.processes.process import End
+from tidemark.storage.processes.process import End, WorkerProcess
 from tidemark.storage.processes.restart import restart_dataflow
 
 if TYPE_CHECKING:
@@ -105,6 +105,19 @@ def test_a_successor_takes_over_and_the_predecessor_ends(declared: Home, workers
         before.end(End.HANDED_OVER)
     workers.run_until_drained()
     assert declared.ids() == list(range(declared.sent))
+
+
+def test_a_newcomer_that_would_end_earlier_leaves_the_work_to_the_one_that_is_there(
+    declared: Home, workers: Workers
+) -> None:
+    workers.run_until_drained()
+    newcomer = WorkerProcess(declared.settings, 0, 2, declared.clock, seconds=180)
+    assert newcomer.turn()[0] is End.NOT_NEEDED
+    assert newcomer.explain(End.NOT_NEEDED) == "worker 0 is at work without end already"
+    newcomer.end(End.NOT_NEEDED)
+    declared.send_rows(0, 10)
+    workers.run_until(lambda: len(declared.ids()) == declared.sent)
+    assert workers.workers_of("events") == [0, 1]
 
 
 def test_what_is_altered_dropped_paused_and_made_anew_is_followed(declared: Home, workers: Workers) -> None:

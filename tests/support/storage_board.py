@@ -20,12 +20,14 @@ def show(
     run: str = "",
     ended: str = "",
     began_ms: int = 0,
+    until_ms: int | None = 0,
     dataflows: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Put on the board what a worker says of itself."""
     value = {
         "writer": "host:1",
         "began_ms": began_ms,
+        "until_ms": until_ms,
         "run": run,
         "mode": "read-write",
         "objects": list(objects),

@@ -20,7 +20,8 @@ from tidemark.cli.options import (
 )
 from tidemark.clock import SystemClock
 from tidemark.collections.declarations.append_only import duration_ms
-from tidemark.errors import UnknownObject, UsageError
+from tidemark.collections.deployment import StatusKind
+from tidemark.errors import Paused, UnknownObject, UsageError
 from tidemark.report import ErrorReport
 from tidemark.spark.session import spark_on_demand
 
@@ -90,14 +91,17 @@ def run(
 
 @storage.command()
 def status(*, as_json: AsJson = False) -> None:
-    """Show the workers, and of each object that they run how far it came, what waits, and its last error."""
-    from tidemark.storage.view import read_view  # noqa: PLC0415 - help is shown without pyiceberg
+    """Show the workers, and of each object that declares `every` how far it came, what waits, and its last error."""
+    from tidemark.storage.view import LEVELS, RUNNING, WAITING, read_whole_view  # noqa: PLC0415 - help is shown without pyiceberg
 
-    view = read_view(load_settings_to_look())
-    columns = ["name", "holder", "workers", "upper", "rounds", "rows", "waiting", "lag_ms", "behind_ms", "error"]
+    view = read_whole_view(load_settings_to_look(), clock=SystemClock())
+    columns = ["name", "state", "holder", "workers", *LEVELS, "error"]
     rows = [[_shown(each[column]) for column in columns] for each in view["objects"]]
     print_result(view, columns, rows, as_json=as_json, title="objects")
     if not as_json:
+        if view["objects"] and not any(each["state"] in (RUNNING, WAITING) for each in view["workers"]):
+            print_line("These declare `every`, and no worker runs them; scheduled runs do. To start workers:")
+            print_line("`tidemark storage run`, or in Airflow the DAG `run_storage_workers`.")
         columns = ["worker", "state", "life", "process", "since", "objects"]
         print_table(columns, [[each[column] for column in columns] for each in view["workers"]], title="workers")
 
@@ -106,12 +110,19 @@ def status(*, as_json: AsJson = False) -> None:
 def suspend(name: Name, *, for_: RestFor = "10m") -> None:
     """Let NAME rest for a while: workers and scheduled runs leave it out; `tidemark resume NAME` ends that."""
     rest_ms = _milliseconds(for_)
+    if not rest_ms:
+        raise UsageError(f"{for_!r} is no rest", hint=f"for example 10m; `tidemark resume {name}` ends a rest")
     if rest_ms > _LONGEST_REST_MS:
         raise UsageError(f"{for_!r} is longer than an hour", hint=f"`tidemark pause {name}` lasts until you resume it")
     deployment = load_deployment()
     objects = deployment.registry.objects()
     if name not in objects:
         raise UnknownObject.named(name, objects)
+    if objects[name].kind is StatusKind.COLLECTION:
+        raise UsageError(
+            f"{name!r} reads no write buffer, and is no sink: nothing heeds its rest",
+            hint=f"`tidemark pause {name}` keeps all its runs away until you resume it",
+        )
     error = ErrorReport(kind="Suspended", message=f"by {current_user()}, for {for_}")
     standing = deployment.objects.suspend(name, objects[name].id, error, back_off=lambda _attempts: rest_ms)
     print_line(f"{name}: {standing or 'paused, or dropped meanwhile: nothing to do'}")
@@ -123,9 +134,11 @@ def restart(name: Name) -> None:
     deployment = load_deployment()
     from tidemark.storage.processes.restart import restart_dataflow  # noqa: PLC0415 - help is shown without pyiceberg
 
-    ended = deployment.objects.resume([name])
-    if name in ended:
-        print_line(f"{name}: runs again; it was {ended[name]}")
+    standing, known = deployment.objects.read().get(name), deployment.registry.objects().get(name)
+    if standing is not None and standing.is_paused:
+        raise Paused(f"{name!r} is {standing}", hint=f"`tidemark resume {name}` lets it run again; a restart does not")
+    if standing is not None and known is not None and deployment.objects.recover(name, known.id):
+        print_line(f"{name}: runs again; it was {standing}")
         return
     shards = connect_shards(deployment.settings)
     restart_dataflow(shards, deployment, name, who=current_user(), clock=SystemClock())
@@ -140,4 +153,6 @@ def _milliseconds(text: str) -> int:
 
 
 def _shown(value: Any) -> Any:
+    if value is None:  # no worker tells it
+        return ""
     return ", ".join(map(str, value)) if isinstance(value, list) else value

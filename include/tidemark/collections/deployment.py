@@ -89,6 +89,12 @@ class Applied:
     sinks: dict[str, AppliedSink] = field(default_factory=dict)
 
     @property
+    def paced(self) -> list[str]:
+        """The names of the collections and sinks that declare ``every``."""
+        collections = [name for name, each in self.declarations.items() if each.every_ms is not None]
+        return collections + [name for name, each in self.sinks.items() if each.declaration.every_ms is not None]
+
+    @property
     def renamed(self) -> Mapping[str, str]:
         """The new names by the old ones, of collections whose declarations still say what they were called."""
         return {each.renamed_from: name for name, each in self.declarations.items() if each.renamed_from is not None}

@@ -26,6 +26,12 @@ def find_live(entries: Iterable[Entry], *, now_ms: int) -> dict[int, Entry]:
     }
 
 
+def outlives(worker: Entry, until_ms: int | None) -> bool:
+    """Tell whether a worker says that it is at work after ``until_ms``; None: without end."""
+    present = worker.value.get("until_ms", 0)  # one that says nothing is an older program, and is replaced
+    return until_ms is not None and (present is None or present > until_ms)
+
+
 def choose_holder(id_: str, live: Sequence[int]) -> int:
     """Return the worker that leads the rounds of an object: of the live ones the one whose draw is the highest.
 

@@ -320,7 +320,7 @@ class Worker:
         """Stop the dataflow, and let worker 0 start it from fresh points; never what was dropped. Source: §8.4."""
         present = self.dataflows.get(command.id)
         if present is None or present.index != command.started_at:
-            return [Warn(f"{command.id} was dropped or started anew meanwhile, and is not restarted")]
+            return []  # that start has ended: another worker said the same, or the object was dropped
         effects = self._stop(command.id)
         self._note(ReportStatus(command.id, "stalled", command.reason))
         is_wanted = command.id in self.descriptions  # else its drop waits at the companion

@@ -63,6 +63,12 @@ def test_a_worker_that_was_replaced_before_it_was_seen_is_not_waited_for(home: H
     assert see(home, first.facts).obstacle == ""
 
 
+def test_a_worker_in_whose_place_one_is_at_work_for_longer_is_not_waited_for(home: Home) -> None:
+    show(home.settings, 0, run="another", until_ms=None)
+    show(home.settings, 1, run="another", until_ms=1)
+    assert see(home).obstacle == "workers [1] have not begun"
+
+
 def sensor(home: Home, monkeypatch: pytest.MonkeyPatch) -> WorkersSensor:
     monkeypatch.setenv("TIDEMARK_HOME", str(home.settings.home))
     return WorkersSensor(task_id="watch", workers="1", minutes="1", run_name="run", timeout=60)

@@ -11,7 +11,7 @@ from tidemark.orchestration.sensors.mode import see_mode
 from tidemark.orchestration.sensors.waiting import Facts, Seen, WaitingSensor
 from tidemark.settings import Settings
 from tidemark.storage.board import look_once
-from tidemark.storage.sharing import WORKERS
+from tidemark.storage.sharing import WORKERS, find_live, outlives
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -25,7 +25,8 @@ def see_workers(settings: Settings, run: str, *, workers: int, minutes: int, bef
     """Return which workers of a run were seen by now (``seen``), run still, are ``lost``, or come too ``late``.
 
     ``before`` are the facts of the look before. A worker that was seen, and is not on the board any more, was replaced;
-    so was, if it ever came, one in whose place a worker stands that began after the first look.
+    so was, if it ever came, one in whose place a worker stands that began after the first look. One in whose place a
+    worker is at work for longer than this run counts as seen: it ends at once.
     While the deployment is read-only no worker begins; one that has not when its ``minutes`` are over comes no more.
 
     Raises as ``Board.read`` and ``see_mode``.
@@ -35,7 +36,9 @@ def see_workers(settings: Settings, run: str, *, workers: int, minutes: int, bef
     first_ms, able_ms = before.get("first_ms") or now_ms, before.get("able_ms") or now_ms
     own = {int(entry.place.removeprefix(WORKERS)): entry for entry in entries if entry.value["run"] == run}
     running = sorted(index for index, entry in own.items() if not entry.value["ended"])
-    seen = {*before.get("seen", ()), *own}
+    until_ms, live = first_ms + minutes * _MINUTE_MS, find_live(entries, now_ms=now_ms)
+    longer = {index for index, entry in live.items() if index < workers and outlives(entry, until_ms)}
+    seen = {*before.get("seen", ()), *own} | longer
     later = {int(entry.place.removeprefix(WORKERS)) for entry in entries if entry.value["began_ms"] > first_ms}
     starting = sorted(set(range(workers)) - seen - later)
     if now_ms - first_ms > minutes * _MINUTE_MS + BEGUN_WITHIN_MS:

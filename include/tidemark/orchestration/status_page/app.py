@@ -9,11 +9,12 @@ from airflow.api_fastapi.core_api.security import get_user
 from fastapi import Depends, FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse
 
+from tidemark.clock import SystemClock
 from tidemark.errors import TidemarkError
 from tidemark.exit_codes import ExitCode
 from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.status_page.status import collections_status, last_reports, resting_objects, status_page
-from tidemark.storage.view import read_view
+from tidemark.storage.view import read_whole_view
 
 # The page needs no scripts and no other hosts.
 HEADERS = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
@@ -37,7 +38,7 @@ def _status() -> dict[str, Any]:
         "collections": collections_status(settings),
         "resting": resting_objects(settings),
         "reports": last_reports(settings),
-        "storage": read_view(settings),
+        "storage": read_whole_view(settings, clock=SystemClock()),
     }
 
 

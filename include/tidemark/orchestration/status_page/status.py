@@ -130,10 +130,10 @@ def status_page(
     ]
     objects = [
         [
-            each["name"], each["holder"], _time(each["upper"]), each["rounds"], each["rows"],
-            "" if each["waiting"] is None else each["waiting"],
-            "" if each["lag_ms"] is None else duration_text(each["lag_ms"]), "failed" if each["error"] else "",
-            each["error"],
+            each["name"], _known(each["holder"]), "" if each["upper"] is None else _time(each["upper"]),
+            _known(each["rounds"]), _known(each["rows"]), _known(each["waiting"]),
+            "" if each["lag_ms"] is None else duration_text(each["lag_ms"]),
+            "failed" if each["error"] else each["state"], each["error"],
         ]
         for each in (storage or {}).get("objects", ())
     ]  # fmt: skip
@@ -160,6 +160,10 @@ def _count_staged(branches: list[str], stale: list[str]) -> str:
 
 def _expiry(held: Mapping[str, Any]) -> str:
     return "never" if held["expires_at"] is None else moment_text(held["expires_at"])
+
+
+def _known(value: object) -> object:
+    return "" if value is None else value
 
 
 def _message(result: Mapping[str, Any]) -> str:

@@ -29,9 +29,7 @@ def plan_workers(params: Mapping[str, Any] | None = None) -> list[int]:
         settings = load_checked_settings()
         from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 -- not needed to parse a DAG
 
-        applied = deployment_of(settings).registry.read()
-        paced = [name for name, each in applied.declarations.items() if each.every_ms is not None]
-        paced += [name for name, each in applied.sinks.items() if each.declaration.every_ms is not None]
+        paced = deployment_of(settings).registry.read().paced
     if not paced:
         log.info("no collection and no sink declares `every`: scheduled runs do all the work")
         return []

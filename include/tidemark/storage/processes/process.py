@@ -37,8 +37,9 @@ from tidemark.fail_points import fail_point
 from tidemark.frontier import frontier_json
 from tidemark.iceberg.leases.holding import writer_id
 from tidemark.iceberg.shards import Shards
+from tidemark.interval import time_text
 from tidemark.settings import Settings
-from tidemark.storage.board import Board
+from tidemark.storage.board import Board, Entry
 from tidemark.storage.command_log import ShardCommandLog
 from tidemark.storage.commands import CreateIngestionDataflow, Start
 from tidemark.storage.dataflows.dataflow import Dataflow, RunningDataflow, Seen, Surroundings
@@ -58,7 +59,7 @@ from tidemark.storage.effects import (
 from tidemark.storage.order import Cursor, Outbox
 from tidemark.storage.processes.companion import Companion, read_resume_points
 from tidemark.storage.processes.control import WORKERS, Control
-from tidemark.storage.sharing import ROUNDS, choose_holder, find_live, object_of, place_of
+from tidemark.storage.sharing import ROUNDS, choose_holder, find_live, object_of, outlives, place_of
 from tidemark.storage.worker import Worker
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class End(StrEnum):
     STOPPED = "it was asked to stop"
     HANDED_OVER = "a successor took over"
     NOT_WANTED = "fewer workers are wanted"
+    NOT_NEEDED = "another one of its number is at work for longer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,7 @@ class WorkerProcess:
     clock: Clock
     start_spark: Callable[[], SparkSession] | None = None
     run: str = ""  # the run of the DAG that this process belongs to
+    seconds: float | None = None  # how long it works; None: without end
     around: Surroundings = field(init=False)
     dataflows: dict[str, RunningDataflow] = field(default_factory=dict)
     _shards: Shards = field(init=False)
@@ -135,6 +138,7 @@ class WorkerProcess:
     _wanted: int | None = None  # how many workers the controller wants
     _unwanted_s: float | None = None  # since when these are too few for this one
     _began_ms: int = 0  # by the clock of the database
+    _last_life: int = 0  # the number of this process's last life
 
     def __post_init__(self) -> None:
         self._shards = Shards.connect(self.settings)
@@ -172,6 +176,8 @@ class WorkerProcess:
             self.around.may_write = False
             self._tell()
             return None
+        if self._life is None and self._find_longer() is not None:
+            return End.NOT_NEEDED
         life = self._life or self._begin()
         life.outbox.flush(life.log)
         fail_point("worker.flushed")
@@ -189,6 +195,34 @@ class WorkerProcess:
         self._tell()
         fail_point("worker.told")
         return End.NOT_WANTED if self._is_unwanted() else None
+
+    @property
+    def _until_ms(self) -> int | None:
+        """When this process ends, by the clock of the database; None: never."""
+        return None if self.seconds is None else self._began_ms + int(self.seconds * 1000)
+
+    def _find_longer(self) -> Entry | None:
+        """Return what the live worker of this number says, if it is another process, and ends later than this one."""
+        if self.index not in self.around.seen.live:
+            return None
+        entry = self.around.seen.board[place_of(self.index)]
+        return entry if entry.life != self._last_life and outlives(entry, self._until_ms) else None
+
+    def explain(self, why: End) -> str:
+        """Return why this process ends, with who is at work in its place, or with what was left aside."""
+        if why is End.NOT_NEEDED and (longer := self._find_longer()) is not None:
+            until_ms = longer.value["until_ms"]
+            until = "without end" if until_ms is None else f"until {time_text(until_ms // 1000 * 1000)}"
+            return f"worker {self.index} is at work {until} already"
+        return "; ".join([why, *(self._left_aside() if why is End.DRAINED else [])])
+
+    def _left_aside(self) -> list[str]:
+        try:
+            paced, standings = self._deployment.registry.read().paced, self._deployment.objects.read()
+        except TidemarkError as error:
+            return [f"what is paused or suspended is not known: {error}"]
+        resting = {name: each for name, each in standings.items() if each.rests_at(self.clock.now_ms())}
+        return [f"{name} was left aside: it is {resting[name]}" for name in paced if name in resting]
 
     def _is_unwanted(self) -> bool:
         """Tell whether fewer workers are wanted for some seconds now.
@@ -227,6 +261,7 @@ class WorkerProcess:
         """Begin a life: join the log, which ends the life before, and read what the log says by then."""
         commands = ShardCommandLog.open(self._shards, deployment=self._deployment, clock=self.clock)
         outbox, cursor, worker = Outbox(commands.join(f"worker-{self.index}")), Cursor(), Worker(self.index)
+        self._last_life = outbox.sender.life
         fail_point("worker.joined")
         companion = Companion(partial(read_resume_points, self._shards.beside()))
         control = Control.begin(commands, workers=self.workers) if self.index == 0 else None
@@ -309,6 +344,7 @@ class WorkerProcess:
         value = {
             "writer": writer_id(),
             "began_ms": self._began_ms,
+            "until_ms": self._until_ms,
             "run": self.run,
             "read_to": 0 if life is None else life.cursor.next_index,
             "mode": self._mode.value,
@@ -395,14 +431,16 @@ def run_worker(
     start_spark: Callable[[], SparkSession] | None = None,
     parent: int | None = None,
     run: str = "",
-) -> End:
+) -> str:
     """Run one worker until its time is over, nothing is left to do, it is asked to stop, or another one took over.
+
+    A worker of this number that is at work for longer goes on, and this one ends at once. Returns why it ended.
 
     The worker also ends when ``parent``, the process that has started it, is gone. ``run`` is told on the board.
 
     Raises ``FencedByGeneration`` if a newer deployment leads.
     """
-    process = WorkerProcess(settings, index, workers, clock, start_spark, run)
+    process = WorkerProcess(settings, index, workers, clock, start_spark, run, until.seconds)
     began_s = time.monotonic()
     why: End | None = None
     try:
@@ -415,6 +453,7 @@ def run_worker(
             if why is None and until.drained and process.is_drained():
                 why = End.DRAINED
             stop.wait(pause_s if why is None else 0)
+        told = process.explain(why)
     finally:
         process.end(why or End.STOPPED)
-    return why
+    return told
