@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,20 @@ if TYPE_CHECKING:
 BODY = {"connection_id": "db", "conn_type": 3, "password": "hunter2"}
 
 
+class Answering(BaseHTTPRequestHandler):
+    """Answers in JSON, and logs nothing."""
+
+    def _answer(self, code: int, body: Any) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(code)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
 @contextmanager
 def airflow_that_answers(
     status: int, answer: Any, *, busy: int = 0, slow: int = 0
@@ -33,7 +49,7 @@ def airflow_that_answers(
     slow_answers = [None] * slow
     is_over = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Answering):
         def do_GET(self) -> None:
             if self.path == "/auth/token":
                 self._answer(200, {"access_token": "t"})
@@ -52,23 +68,22 @@ def airflow_that_answers(
             self.rfile.read(int(self.headers["Content-Length"]))
             self._answer(busy_answers.pop() if busy_answers else status, answer)
 
-        def _answer(self, code: int, body: Any) -> None:
-            content = json.dumps(body).encode()
-            self.send_response(code)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    with serving(Handler) as served:
+        try:
+            yield served
+        finally:
+            is_over.set()
 
-        def log_message(self, *_: object) -> None:
-            pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+@contextmanager
+def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[tuple[AirflowClient, ThreadingHTTPServer]]:
+    """A client of a server of its own."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         try:
             with AirflowClient.login(f"http://127.0.0.1:{server.server_port}") as client:
                 yield client, server
         finally:
-            is_over.set()
             server.shutdown()
 
 
@@ -127,6 +142,38 @@ def test_a_run_is_waited_for_while_airflow_is_slow_to_answer(monkeypatch: pytest
     monkeypatch.setattr(airflow_client, "BUSY_ATTEMPTS", 3)
     with airflow_that_answers(200, {"state": "success"}, slow=2) as (client, _):
         assert client.request("GET", "dags/demo/dagRuns/r1") == {"state": "success"}
+
+
+class RunsThatAreMade(Answering):
+    """Makes DAG runs, one for each id and one for each date; the first answer is lost on the way."""
+
+    made: dict[str, str | None]
+
+    def do_GET(self) -> None:
+        known = self.path == "/auth/token" or self.path.rpartition("/")[2] in self.made
+        self._answer(200 if known else 404, {"access_token": "t"})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        run_id, date = body["dag_run_id"], body["logical_date"]
+        if run_id in self.made or (date is not None and date in self.made.values()):
+            self._answer(409, {"detail": "exists"})
+            return
+        self.made[run_id] = date
+        if len(self.made) == 1:
+            time.sleep(0.5)  # longer than the client waits
+        self._answer(200, {})
+
+
+def test_a_run_whose_answer_was_lost_is_started_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(airflow_client, "REQUEST_SECONDS", 0.2)
+    date = datetime(2026, 1, 1, tzinfo=UTC)
+    RunsThatAreMade.made = {}
+    with serving(RunsThatAreMade) as (client, _):
+        run_id = client.trigger("demo", logical_date=date)
+        assert RunsThatAreMade.made == {run_id: date.isoformat()}
+        with pytest.raises(NotPossible, match="409: exists"):
+            client.trigger("demo", logical_date=date)
 
 
 def test_airflow_that_went_away_is_unreachable() -> None:

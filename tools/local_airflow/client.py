@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx
@@ -21,7 +22,11 @@ BUSY_ATTEMPTS, BUSY_PAUSE_S, LONGEST_BUSY_PAUSE_S = 5, 0.2, 2.0
 
 
 class NothingDone(Unreachable):
-    """Airflow's database was busy, which on SQLite is a matter of chance, or a mere question got no answer in time."""
+    """Airflow's database was busy, by chance on SQLite, or no answer came and to ask twice is safe."""
+
+
+class AlreadyThere(NotPossible):
+    """What the request makes was made before."""
 
 
 class AirflowClient:
@@ -60,11 +65,14 @@ class AirflowClient:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
-    def request(self, method: str, path: str, **arguments: Any) -> Any:
+    def request(self, method: str, path: str, *, is_repeatable: bool = False, **arguments: Any) -> Any:
         """Send a request below ``/api/v2`` and return the decoded answer.
+
+        A question, and what ``is_repeatable``, is sent again if no answer comes.
 
         Raises:
             Unreachable: If there is no answer, or one that says that Airflow itself is in trouble.
+            AlreadyThere: If what the request makes was made before.
             NotPossible: If Airflow refuses the request.
         """
         once_more = retrying(
@@ -75,20 +83,22 @@ class AirflowClient:
             longest_pause_s=LONGEST_BUSY_PAUSE_S,
             give_up=lambda failure: failure,
         )
-        return once_more(self._request_once, method, path, **arguments)
+        is_repeatable = is_repeatable or method == "GET"
+        return once_more(self._request_once, method, path, is_repeatable=is_repeatable, **arguments)
 
-    def _request_once(self, method: str, path: str, **arguments: Any) -> Any:
+    def _request_once(self, method: str, path: str, *, is_repeatable: bool, **arguments: Any) -> Any:
         try:
             answer = self._http.request(method, f"/api/v2/{path}", **arguments)
         except httpx.HTTPError as error:
-            is_slow_answer = method == "GET" and isinstance(error, httpx.TimeoutException)
-            failure = NothingDone if is_slow_answer else Unreachable
+            is_slow_answer = isinstance(error, httpx.TimeoutException)
+            failure = NothingDone if is_repeatable and is_slow_answer else Unreachable
             raise failure(f"Airflow did not answer {method} {path}: {error}") from error
         if answer.is_server_error:
             failure = NothingDone if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE else Unreachable
             raise failure(f"Airflow failed at {method} {path} with {answer.status_code}: {_reason(answer)}")
         if answer.is_error:
-            raise NotPossible(f"Airflow refused {method} {path} with {answer.status_code}: {_reason(answer)}")
+            refusal = AlreadyThere if answer.status_code == httpx.codes.CONFLICT else NotPossible
+            raise refusal(f"Airflow refused {method} {path} with {answer.status_code}: {_reason(answer)}")
         return answer.json() if answer.content else None
 
     def get_page(self, path: str) -> httpx.Response:
@@ -97,22 +107,34 @@ class AirflowClient:
 
     def upsert(self, path: str, *, collection: str, body: Mapping[str, Any]) -> None:
         """Create ``body`` in ``collection``, or update what is at ``path`` already."""
-        # Asked first, because Airflow logs a stack trace for each thing that is there already.
-        try:
-            exists = self._http.get(f"/api/v2/{path}").is_success
-        except httpx.HTTPError as error:
-            raise Unreachable(f"Airflow did not answer GET {path}: {error}") from error
+        exists = self._exists(path)  # asked first, because Airflow logs a stack trace for what is there already
         self.request("PATCH" if exists else "POST", path if exists else collection, json=dict(body))
 
+    def _exists(self, path: str) -> bool:
+        try:
+            return self._http.get(f"/api/v2/{path}").is_success
+        except httpx.HTTPError as error:
+            raise Unreachable(f"Airflow did not answer GET {path}: {error}") from error
+
     def unpause(self, dag_id: str, *, paused: bool = False) -> None:
-        self.request("PATCH", f"dags/{dag_id}", json={"is_paused": paused})
+        self.request("PATCH", f"dags/{dag_id}", json={"is_paused": paused}, is_repeatable=True)
 
     def trigger(
         self, dag_id: str, *, conf: Mapping[str, Any] | None = None, logical_date: datetime | None = None
     ) -> str:
-        """Start a manual run and return its id; the date must be in the request even when there is none."""
-        body = {"logical_date": logical_date.isoformat() if logical_date else None, "conf": dict(conf or {})}
-        return str(self.request("POST", f"dags/{dag_id}/dagRuns", json=body)["dag_run_id"])
+        """Start a manual run and return its id; the date must be in the request even when there is none.
+
+        The id is given, so that a request whose answer was lost is sent again and starts no second run.
+        """
+        run_id = f"manual__{uuid.uuid4()}"
+        date = logical_date.isoformat() if logical_date else None
+        body = {"dag_run_id": run_id, "logical_date": date, "conf": dict(conf or {})}
+        try:
+            self.request("POST", f"dags/{dag_id}/dagRuns", json=body, is_repeatable=True)
+        except AlreadyThere:
+            if not self._exists(f"dags/{dag_id}/dagRuns/{run_id}"):  # another run has this date
+                raise
+        return run_id
 
     def runs(self, dag_id: str) -> list[dict[str, Any]]:
         """Return the DAG's runs, oldest first."""
