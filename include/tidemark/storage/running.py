@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from tidemark.collections.deployment import Deployment, Mode
+from tidemark.collections.deployment import Applied, Deployment, Mode
 from tidemark.collections.mode import read_mode
 from tidemark.report import CollectionReport
 from tidemark.settings import Settings
@@ -19,6 +19,32 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _WHY: Final = "a storage worker runs it all the time; `tidemark storage status` shows how far it has come"
+
+
+def find_paced(applied: Applied) -> list[str]:
+    """Return the names of the collections and sinks that declare ``every``."""
+    paced = [name for name, each in applied.declarations.items() if each.every_ms is not None]
+    return paced + [name for name, each in applied.sinks.items() if each.declaration.every_ms is not None]
+
+
+def how_to_run(name: str, deployment: Deployment) -> str:
+    """Return what somebody does who wants storage workers to run an object that none of them runs.
+
+    Raises ``Unreachable`` if the database does not answer.
+    """
+    applied = deployment.registry.read()
+    declared = applied.declarations.get(name)
+    if declared is not None and not declared.reads_buffer:
+        return "workers run sinks, and collections that read a write buffer: scheduled runs do all others"
+    if name not in find_paced(applied):
+        return f"declare `every: 5s` for {name!r}, apply it, and start workers: `tidemark storage run`"
+    entries, now_ms = look_once(deployment.settings, WORKERS)
+    live = find_live(entries, now_ms=now_ms)
+    if not live:
+        return "start workers: `tidemark storage run`"
+    if 0 not in live:
+        return "worker 0, which decides what runs, is away: `tidemark storage run` starts it"
+    return "the workers begin with it within seconds, unless `tidemark storage status` says why they wait"
 
 
 def running_on_workers(settings: Settings) -> frozenset[str]:

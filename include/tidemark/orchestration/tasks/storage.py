@@ -28,10 +28,9 @@ def plan_workers(params: Mapping[str, Any] | None = None) -> list[int]:
             )
         settings = load_checked_settings()
         from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 -- not needed to parse a DAG
+        from tidemark.storage.running import find_paced  # noqa: PLC0415
 
-        applied = deployment_of(settings).registry.read()
-        paced = [name for name, each in applied.declarations.items() if each.every_ms is not None]
-        paced += [name for name, each in applied.sinks.items() if each.declaration.every_ms is not None]
+        paced = find_paced(deployment_of(settings).registry.read())
     if not paced:
         log.info("no collection and no sink declares `every`: scheduled runs do all the work")
         return []
