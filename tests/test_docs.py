@@ -13,6 +13,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import IntegerType, NestedField, StringType
 
+from tests.sinks.foreign_readers import read_manifest
 from tests.support.events import create_events, switch
 from tests.support.homes import Home
 from tidemark.collections.declarations.lifecycle import LifecycleRules
@@ -116,6 +117,19 @@ def test_the_latest_row_of_each_key_is_declared_as_shown(home: Settings, tmp_pat
     opened.declare(found[1])
     opened.ingest("orders")
     assert opened.tuples("orders") == [(1, "a", Decimal("1.50"))]
+
+
+def test_what_storage_workers_run_is_declared_as_shown(home: Settings, tmp_path: Path) -> None:
+    found = re.search(r"<<END\n(.*?)END\n", page_text("storage.md"), re.DOTALL)
+    assert found
+    opened = Home(replace(home, connections={"TIDEMARK_BUFFER_SHOP": (tmp_path / "buffer").as_uri()}), tmp_path)
+    opened.send(0, b'{"_table": "orders", "id": 1, "amount": 9.5}')
+    opened.declare(found[1])
+    assert opened.registry.read().paced == ["orders", "copies"]
+    opened.ingest("orders")
+    opened.run_sink("copies")
+    assert opened.tuples("orders") == [(1, 9.5)]
+    assert [file["rows"] for file in read_manifest(tmp_path / "copies")["files"]] == [1]
 
 
 def test_the_rules_of_a_lifecycle_are_all_there_with_their_defaults() -> None:

@@ -306,6 +306,13 @@ def test_errors_are_json_with_their_exit_code(
     assert kind in for_people.stderr
 
 
+@pytest.mark.parametrize("group", ["buffer", "catalog", "hold", "sink", "storage"])
+def test_a_group_without_a_command_says_what_there_is(run: CommandLine, group: str) -> None:
+    answer = run(group)
+    assert (answer.code, answer.stderr) == (ExitCode.USAGE, "")
+    assert "Commands" in answer.stdout
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["read", "pl\udcffnes"], ["mode", "read-only", "--why", "\udce9t\udce9"], ["catalog", "get", "setting", "\udcff"]],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -158,11 +159,14 @@ def test_rows_are_persisted_when_that_is_asked_for(
     assert tidemark("buffer", "ingest", "weather").code == 0
     assert app(["buffer", "persist"]) == ExitCode.OK
     shown = capsys.readouterr().out
+    assert re.search("^weather +unchanged ", shown, re.MULTILINE)
     assert "weather: pause: 2 open rows >= `hard_limit` 2" in shown
     assert "weather: no partition is due: 2013-01-0" in shown
     assert [row["open_rows"] for row in tidemark("buffer", "partitions", "weather").json["partitions"]] == [1, 1]
     assert app(["buffer", "persist", "--now"]) == ExitCode.OK
-    assert "weather: persist 2013-01-01: asked for" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert re.search("^weather +persisted +2 ", shown, re.MULTILINE)
+    assert "weather: persist 2013-01-01: asked for" in shown
     assert [row["open_rows"] for row in tidemark("buffer", "partitions", "weather").json["partitions"]] == [0, 0]
     assert len(tidemark("read", "weather").json["rows"]) == 2
 

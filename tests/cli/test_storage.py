@@ -74,11 +74,75 @@ def test_status_with_a_worker_shows_the_worker(declared: Home, tidemark: Any) ->
     assert "running" in shown.out
 
 
+class Unsupervised:
+    """In the place of ``Supervision``: starts nothing, and has come to its end."""
+
+    def __init__(self, *_: Any) -> None: ...
+
+    def begin(self) -> None: ...
+
+    def look(self) -> bool:
+        return False
+
+    def end(self) -> ExitCode:
+        return ExitCode.OK
+
+
+@pytest.fixture
+def unsupervised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.storage.processes.supervision.Supervision", Unsupervised)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+
+
+@pytest.mark.usefixtures("unsupervised")
+def test_a_run_says_what_it_starts_and_what_to_declare_if_there_is_nothing(declared: Home, tidemark: Any) -> None:
+    started = tidemark("run")
+    assert started.out == "storage workers: 2, until Ctrl-C; objects that declare `every`: 1\n"
+    declared.declare_reader("others")
+    shown = tidemark("run", "--workers", "3", "--for", "5m", "--until-drained").out
+    assert shown == "storage workers: 3, for 5m or until nothing waits; objects that declare `every`: 1\n"
+
+
+@pytest.mark.usefixtures("unsupervised")
+def test_a_run_for_which_nothing_is_declared_says_how_to_declare_it(
+    home: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
+    assert app(["storage", "run"]) == 0
+    shown = capsys.readouterr().out
+    assert "objects that declare `every`: 0\n" in shown
+    assert "Declare `every: 5s` in the `source`" in shown
+
+
+@pytest.mark.usefixtures("unsupervised")
+@pytest.mark.parametrize("arguments", [["run"], ["status"]])
+def test_a_home_that_is_not_there_is_refused_and_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(tmp_path / "hoem"))
+    assert app(["storage", *arguments]) == ExitCode.CONFIGURATION
+    assert "there is no home" in capsys.readouterr().err
+    assert not (tmp_path / "hoem").exists()
+
+
+def test_a_restart_of_what_no_worker_runs_says_what_is_missing(declared: Home, tidemark: Any) -> None:
+    declared.declare_reader("others")
+    declared.apply(declared.declaration("planes"))
+    assert "→ declare `every: 5s` for 'others', apply it, and start" in tidemark("restart", "others").error
+    assert "→ workers run sinks, and collections that read a write buffer" in tidemark("restart", "planes").error
+    assert "→ start workers: `tidemark storage run`" in tidemark("restart", "events").error
+    show(declared.settings, 1)
+    assert "→ worker 0, which decides what runs, is away" in tidemark("restart", "events").error
+    show(declared.settings, 0)
+    assert "→ the workers begin with it within seconds" in tidemark("restart", "events").error
+
+
 def test_what_cannot_be_is_refused_with_what_to_do(declared: Home, tidemark: Any) -> None:
     declared.apply(declared.declaration("planes"))
     for arguments, code, told in (
         (("run", "--worker", "2", "--workers", "2"), ExitCode.USAGE, "no worker 2"),
         (("run", "--for", "soon"), ExitCode.USAGE, "'soon'"),
+        (("run", "--for", "60"), ExitCode.USAGE, "'60'"),
         (("suspend", "events", "--for", "2h"), ExitCode.USAGE, "longer than an hour"),
         (("suspend", "events", "--for", "0s"), ExitCode.USAGE, "no rest"),
         (("suspend", "planes"), ExitCode.USAGE, "reads no write buffer"),

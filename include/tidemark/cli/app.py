@@ -52,7 +52,9 @@ class CommandLine(typer.Typer):
             print_error(ErrorReport.of(error), as_json=as_json)
             code = error.exit_code
         except TyperException as error:  # typer refuses the arguments
-            print_error(_usage_error(error), as_json=as_json)
+            report = _usage_error(error)
+            if report.message:  # a group without a command has printed its help, and says nothing else
+                print_error(report, as_json=as_json)
             code = ExitCode.USAGE
         except (KeyboardInterrupt, typer.Abort) as error:
             end = error.__cause__  # typer takes the end of any file for that of a person's input

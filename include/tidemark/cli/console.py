@@ -96,12 +96,13 @@ def print_report(
     as_json: bool,
     nothing: str,
     what: str = "collection",
+    outcome_of: Callable[[CollectionReport], str] = lambda collection: collection.outcome.value,
     print_details: Callable[[str, CollectionReport], None] = lambda _name, _collection: None,
 ) -> ExitCode:
     """Print a report, as JSON or a row of ``columns`` for each collection and its failure; return the exit code.
 
     ``nothing`` is printed if there is no collection, ``print_details`` prints after the table and before the failures.
-    ``what`` heads the names.
+    ``what`` heads the names, and ``outcome_of`` tells what people read as the outcome.
     """
     if as_json:
         print_json(report.to_json())
@@ -109,7 +110,7 @@ def print_report(
         print_line(nothing)
     else:
         collections = report.collections.items()
-        rows = [(name, collection.outcome.value, *row_of(collection)) for name, collection in collections]
+        rows = [(name, outcome_of(collection), *row_of(collection)) for name, collection in collections]
         print_table([what, "outcome", *columns], rows)
         for name, collection in collections:
             if (reason := collection.details.get(SKIPPED_BECAUSE)) is not None:

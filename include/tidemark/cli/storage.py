@@ -12,6 +12,7 @@ import typer
 from tidemark.cli.console import print_line, print_result, print_table, working
 from tidemark.cli.options import (
     AsJson,
+    check_home,
     connect_shards,
     current_user,
     load_deployment,
@@ -19,10 +20,11 @@ from tidemark.cli.options import (
     load_settings_to_look,
 )
 from tidemark.clock import SystemClock
-from tidemark.collections.declarations.append_only import duration_ms
+from tidemark.collections.declarations.append_only import duration_ms, read_duration
 from tidemark.collections.deployment import StatusKind
-from tidemark.errors import Paused, UnknownObject, UsageError
+from tidemark.errors import Paused, TidemarkError, UnknownObject, UsageError
 from tidemark.report import ErrorReport
+from tidemark.settings import Settings
 from tidemark.spark.session import spark_on_demand
 
 storage = typer.Typer(
@@ -38,6 +40,10 @@ Parent = Annotated[int | None, typer.Option("--parent", hidden=True, help="End w
 RunId = Annotated[str, typer.Option("--run", hidden=True, help="The run of the DAG, which watches this worker.")]
 RestFor = Annotated[str, typer.Option("--for", metavar="TIME", help="How long, at most an hour.")]
 _LONGEST_REST_MS = 3_600_000
+_NOTHING_TO_RUN = (
+    "Nothing declares `every` yet. Declare `every: 5s` in the `source` of a collection that reads a write buffer, or "
+    "in a sink, and apply it: the workers begin with it by themselves."
+)
 
 
 @storage.command()
@@ -63,6 +69,13 @@ def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: stop.set())
     settings = load_settings(writes=True)
+    check_home(settings)
+    if worker is not None and worker >= workers:
+        raise UsageError(f"there is no worker {worker} of {workers}", hint="the first one is 0")
+    if parent is None:  # else that process has said it
+        these = f"storage workers: {workers}" if worker is None else f"storage worker {worker} of {workers}"
+        ends = [*([f"for {for_}"] if for_ else []), *(["until nothing waits"] if until_drained else [])]
+        _announce(settings, f"{these}, {' or '.join(ends) or 'until Ctrl-C'}")
     if worker is None:
         arguments = [*(["--for", for_] if for_ else []), *(["--until-drained"] if until_drained else [])]
         supervision = Supervision(settings, range(workers), workers, arguments)
@@ -70,8 +83,6 @@ def run(
         while supervision.look() and not stop.wait(LOOK_S):
             pass
         return supervision.end()
-    if worker >= workers:
-        raise UsageError(f"there is no worker {worker} of {workers}", hint="the first one is 0")
     starting = partial(working, "Starting Spark")
     with spark_on_demand(settings, app_name=f"tidemark-worker-{worker}", starting=starting) as start_spark:
         end = run_worker(
@@ -145,11 +156,25 @@ def restart(name: Name) -> None:
     print_line(f"{name}: is started anew")
 
 
+def _announce(settings: Settings, what: str) -> None:
+    """Print what starts, and how many objects there are for it; workers wait for a catalog that does not answer yet."""
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pydantic
+
+    try:
+        paced = deployment_of(settings).registry.read().paced
+    except TidemarkError as error:
+        print_line(f"{what}; the workers wait until the catalog says what to run: {error}")
+        return
+    print_line(f"{what}; objects that declare `every`: {len(paced)}")
+    if not paced:
+        print_line(_NOTHING_TO_RUN)
+
+
 def _milliseconds(text: str) -> int:
     try:
-        return duration_ms(text)
+        return duration_ms(read_duration(text))
     except ValueError as error:
-        raise UsageError(f"{text!r} is no time", hint="for example 30s, 55m or 2h") from error
+        raise UsageError(f"--for: {error}", hint="for example 30s or 10m") from error
 
 
 def _shown(value: Any) -> Any:

@@ -21,6 +21,26 @@ log = logging.getLogger(__name__)
 _WHY: Final = "a storage worker runs it all the time; `tidemark storage status` shows how far it has come"
 
 
+def how_to_run(name: str, deployment: Deployment) -> str:
+    """Return what somebody does who wants storage workers to run an object that none of them runs.
+
+    Raises ``Unreachable`` if the database does not answer.
+    """
+    applied = deployment.registry.read()
+    declared = applied.declarations.get(name)
+    if declared is not None and not declared.reads_buffer:
+        return "workers run sinks, and collections that read a write buffer: scheduled runs do all others"
+    if name not in applied.paced:
+        return f"declare `every: 5s` for {name!r}, apply it, and start workers: `tidemark storage run`"
+    entries, now_ms = look_once(deployment.settings, WORKERS)
+    live = find_live(entries, now_ms=now_ms)
+    if not live:
+        return "start workers: `tidemark storage run`"
+    if 0 not in live:
+        return "worker 0, which decides what runs, is away: `tidemark storage run` starts it"
+    return "the workers begin with it within seconds, unless `tidemark storage status` says why they wait"
+
+
 def running_on_workers(settings: Settings) -> frozenset[str]:
     """Return the names of the collections and sinks that live storage workers run, in milliseconds.
 

@@ -178,6 +178,13 @@ def test_a_missing_file_is_missing_input(tmp_path: Path) -> None:
         load_declarations([tmp_path])
 
 
+def test_a_file_without_its_version_is_refused_with_the_line_that_it_lacks(tmp_path: Path) -> None:
+    (tmp_path / "d.yaml").write_text("collections: {a: {}}\n")
+    with pytest.raises(ConfigurationInvalid) as refused:
+        load_declarations([tmp_path])
+    assert refused.value.hint == "let the file begin with the line `version: 1`"
+
+
 def test_what_is_not_yaml_is_refused_with_a_hint(tmp_path: Path) -> None:
     for text, hint in (("a: {kind: [}\n", "brackets"), ("a: \x00\n", "UTF-8"), ("a: 2013-02-31\n", "quotes")):
         (tmp_path / "d.yaml").write_text(text)

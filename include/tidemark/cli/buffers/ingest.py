@@ -140,6 +140,7 @@ def persist(names: PersistedNames = None, *, now: PersistNow = False, as_json: A
         _files,
         as_json=as_json,
         nothing="No collection has event times.",
+        outcome_of=lambda done: done.strategy or done.outcome.value,  # a persist leaves the contents `unchanged`
         print_details=_print_decisions,
     )
     record(settings, report, clock=SystemClock())

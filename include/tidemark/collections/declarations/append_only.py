@@ -28,13 +28,14 @@ def given(value: Any) -> str:
     return f", got {value!r}" if isinstance(value, str | int | float) else ""
 
 
-def _read_duration(value: Any) -> Any:
+def read_duration(value: Any) -> Any:
+    """Return ``value`` if it is the text of a duration. Raises ``ValueError`` if it is not."""
     if not isinstance(value, str) or re.fullmatch(r"[1-9][0-9]*[smhd]", value) is None:
-        raise ValueError(f"a duration is a whole number and its unit, such as `30s`, `5m`, `2h` or `7d`{given(value)}")
+        raise ValueError(f"a duration is a whole number above 0 and its unit, s, m, h or d, as in `5s`{given(value)}")
     return value
 
 
-Duration = Annotated[str, BeforeValidator(_read_duration)]
+Duration = Annotated[str, BeforeValidator(read_duration)]
 # YAML reads a date without quotes as a date, not as text.
 Bound = Annotated[
     bool | int | float | str, BeforeValidator(lambda value: value.isoformat() if isinstance(value, date) else value)

@@ -240,7 +240,10 @@ def _declared_in(document: _Document) -> list[tuple[str, str, Any]]:
             )
     if values.get("version") != DECLARATION_VERSION:
         where, given = document.place_of("version"), repr(values["version"]) if "version" in values else "none"
-        raise ConfigurationInvalid(f"{where}: `version` must be {DECLARATION_VERSION}, got {given}")
+        raise ConfigurationInvalid(
+            f"{where}: `version` must be {DECLARATION_VERSION}, got {given}",
+            hint=f"let the file begin with the line `version: {DECLARATION_VERSION}`",
+        )
     expected = [part for part in (COLLECTIONS, SINKS) if part in values] or [COLLECTIONS]
     for part in expected:
         _check_part(document, part, values.get(part))

@@ -125,14 +125,15 @@ def status_page(
         if report.get("error")
     ]
     workers = [
-        [each["worker"], each["state"], each["objects"], each["process"], each["since"]]
+        [each[column] for column in ("worker", "state", "life", "process", "since", "objects")]
         for each in (storage or {}).get("workers", ())
     ]
     objects = [
         [
-            each["name"], _known(each["holder"]), "" if each["upper"] is None else _time(each["upper"]),
-            _known(each["rounds"]), _known(each["rows"]), _known(each["waiting"]),
-            "" if each["lag_ms"] is None else duration_text(each["lag_ms"]),
+            each["name"], _known(each["holder"]), ", ".join(map(str, each["workers"])),
+            "" if each["upper"] is None else _time(each["upper"]),
+            *(_known(each[level]) for level in ("rounds", "rows", "held", "waiting")),
+            *("" if each[time] is None else duration_text(each[time]) for time in ("lag_ms", "behind_ms")),
             "failed" if each["error"] else each["state"], each["error"],
         ]
         for each in (storage or {}).get("objects", ())
@@ -140,9 +141,23 @@ def status_page(
     return _PAGE.format(
         collections=_table(["name", "kind", "rows", "upper", "since", "token", "staged batches", "error"], rows),
         resting=_table(["name", "why"], [[name, why] for name, why in (resting or {}).items()]),
-        workers=_table(["worker", "state", "objects", "process", "since"], workers),
+        workers=_table(["worker", "state", "life", "process", "since", "objects"], workers),
         objects=_table(
-            ["object", "led by", "upper", "rounds", "rows", "waiting", "behind by", "state", "last error"], objects
+            [
+                "name",
+                "holder",
+                "workers",
+                "upper",
+                "rounds",
+                "rows",
+                "held",
+                "waiting",
+                "lag",
+                "behind",
+                "state",
+                "error",
+            ],
+            objects,
         )
         if objects
         else "",

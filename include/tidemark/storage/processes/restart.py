@@ -13,7 +13,7 @@ from tidemark.storage.commands import Start, SuspendAndRestart
 from tidemark.storage.definitions import object_id
 from tidemark.storage.history import retain
 from tidemark.storage.order import Outbox
-from tidemark.storage.running import running_on_workers
+from tidemark.storage.running import how_to_run, running_on_workers
 
 
 def restart_dataflow(shards: Shards, deployment: Deployment, name: str, *, who: str, clock: Clock) -> None:
@@ -31,9 +31,7 @@ def restart_dataflow(shards: Shards, deployment: Deployment, name: str, *, who: 
     log = ShardCommandLog.open(shards, deployment=deployment, clock=clock)
     starts = {row.command.id: row.index for row in retain(log.read(0)) if isinstance(row.command, Start)}
     if id_ not in starts or name not in running_on_workers(deployment.settings):
-        raise NotYetAvailable(
-            f"no storage worker runs {name!r}", hint="declare `every`, apply it, and see `tidemark storage status`"
-        )
+        raise NotYetAvailable(f"no storage worker runs {name!r}", hint=how_to_run(name, deployment))
     outbox = Outbox(log.join("console-" + re.sub(r"\W", "-", who)))
     outbox.put(SuspendAndRestart(id_, f"asked for by {who}", starts[id_], is_failure=False))
     outbox.flush(log)
