@@ -144,7 +144,7 @@ def test_what_cannot_be_is_refused_with_what_to_do(declared: Home, tidemark: Any
         (("run", "--for", "soon"), ExitCode.USAGE, "'soon'"),
         (("run", "--for", "60"), ExitCode.USAGE, "'60'"),
         (("suspend", "events", "--for", "2h"), ExitCode.USAGE, "longer than an hour"),
-        (("suspend", "events", "--for", "0s"), ExitCode.USAGE, "no rest"),
+        (("suspend", "events", "--for", "0s"), ExitCode.USAGE, "above 0"),
         (("suspend", "planes"), ExitCode.USAGE, "reads no write buffer"),
         (("suspend", "evens"), ExitCode.USAGE, "events"),
         (("restart", "evens"), ExitCode.USAGE, "events"),
