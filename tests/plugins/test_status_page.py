@@ -99,7 +99,15 @@ def test_what_rests_is_shown_with_its_reason(logged_in: TestClient, home: Settin
 def test_storage_workers_are_shown_with_how_far_they_are(logged_in: TestClient, home: Settings) -> None:
     Home(home).shards.names()
     news = News(
-        upper=3, rounds=7, rows=8, waiting=9, lag_ms=90_000, behind_ms=2_000, error="<b>no answer</b>", error_ms=1
+        upper=3,
+        rounds=7,
+        rows=8,
+        held=5,
+        waiting=9,
+        lag_ms=90_000,
+        behind_ms=2_000,
+        error="<b>no answer</b>",
+        error_ms=1,
     )
     show(home, 0, "events", dataflows={"1": {"name": "events", "started_at": 0, **news.to_json()}})
     show(home, 1, ended="its time was over")
@@ -108,7 +116,9 @@ def test_storage_workers_are_shown_with_how_far_they_are(logged_in: TestClient, 
     assert "<td>0</td><td>running</td><td>1</td><td>host:1</td>" in page
     assert "<td>1</td><td>ended: its time was over</td>" in page
     assert "<td>events</td><td>0</td><td>0</td>" in page
-    assert "<td>7</td><td>8</td><td>9</td><td>90 s</td><td>2 s</td><td>failed</td><td>&lt;b&gt;no answer" in page
+    assert (
+        "<td>7</td><td>8</td><td>5</td><td>9</td><td>90 s</td><td>2 s</td><td>failed</td><td>&lt;b&gt;no answer" in page
+    )
     (shown,) = logged_in.get("/status").json()["storage"]["objects"]
     assert (shown["name"], shown["lag_ms"]) == ("events", 90_000)
 
