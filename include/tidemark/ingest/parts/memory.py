@@ -30,6 +30,7 @@ from tidemark.lifecycle.chunks import Action
 from tidemark.lifecycle.policy import Snapshot, decide
 
 MOST_BYTES: Final = 256 * 1024 * 1024  # of the rows of one collection in one process
+_MOST_CHUNKS: Final = 128
 _PIECES: Final = 16  # in which a backlog is read, each with its own time
 _STEPS: Final = 64  # of `persist_age`, and a quarter as many of `late_arrive_window`: rows of one step are one piece
 
@@ -77,8 +78,13 @@ class _Piece(NamedTuple):
     bad: pa.Table
 
     def add(self, later: _Piece) -> _Piece:
-        good, bad = pa.concat_tables([self.good, later.good]), pa.concat_tables([self.bad, later.bad])
-        return _Piece(self.tally.add(later.tally), good.combine_chunks(), bad.combine_chunks())
+        return _Piece(self.tally.add(later.tally), _join(self.good, later.good), _join(self.bad, later.bad))
+
+
+def _join(before: pa.Table, after: pa.Table) -> pa.Table:
+    """Return both; many small chunks become one, now and then, since that copies all rows."""
+    joined = pa.concat_tables([before, after])
+    return joined.combine_chunks() if joined.column(0).num_chunks > _MOST_CHUNKS else joined
 
 
 class _Basis(NamedTuple):
