@@ -16,8 +16,7 @@ from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import StagedBatch
 from tidemark.iceberg.staging.files import stage_files
-from tidemark.ingest.messages import QUARANTINE_SCHEMA
-from tidemark.ingest.range_rows import STAMPS, RowReading, StampedPart, Tally
+from tidemark.ingest.range_rows import RowReading, StampedPart, Tally
 from tidemark.write_buffer.reader import Reader
 
 if TYPE_CHECKING:
@@ -122,8 +121,7 @@ def read_into_memory(reading: RowReading, parts: Sequence[StampedPart], reader: 
 
     ``reader`` is an open one of the buffer. Raises as ``RowReading.read``.
     """
-    good = [reading.good_schema.empty_table()]
-    bad = [pa.schema([*QUARANTINE_SCHEMA, *STAMPS]).empty_table()]
+    good, bad = ([none] for none in reading.no_rows)
     tallies: list[Tally] = []
     read_bytes = 0
     for part in parts:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from tidemark.iceberg.files.arrow_values import with_constants
 from tidemark.iceberg.shard.column_names import BATCH, ENTRY, PRODUCER
-from tidemark.ingest.messages import COLUMNS, DecodedRows, RowDecoder, decode_rows, quarantined_rows
+from tidemark.ingest.messages import COLUMNS, QUARANTINE_SCHEMA, DecodedRows, RowDecoder, decode_rows, quarantined_rows
 from tidemark.ingest.order.entry_numbers import as_entries
 from tidemark.ingest.partitions.arrivals import NO_ARRIVALS, Arrivals
 from tidemark.write_buffer.back_end import Connection
@@ -187,6 +187,11 @@ class RowReading:
         """The columns of good rows, with their stamps."""
         numbers = [pa.field(ENTRY, pa.int64())] if self.numbers_entries else []
         return pa.schema([*self.decoder.columns, *numbers, *STAMPS])
+
+    @property
+    def no_rows(self) -> tuple[pa.Table, pa.Table]:
+        """Return good rows, and rows for the quarantine, of which there are none."""
+        return self.good_schema.empty_table(), pa.schema([*QUARANTINE_SCHEMA, *STAMPS]).empty_table()
 
     @property
     def judges_late(self) -> bool:

@@ -16,7 +16,6 @@ import pyarrow as pa
 from tidemark.clock import Clock
 from tidemark.collections.declarations.lifecycle import Chunks, LifecycleRules
 from tidemark.ingest.delivery import RowsInMemory
-from tidemark.ingest.messages import QUARANTINE_SCHEMA
 from tidemark.ingest.partitions.closing import check_late
 from tidemark.ingest.partitions.state import PartitionRules
 from tidemark.ingest.parts.ingesting import Ingesting
@@ -25,7 +24,7 @@ from tidemark.ingest.parts.shares import Minted, Share
 from tidemark.ingest.parts.steps import check_columns, follow, planning_again, reading_of
 from tidemark.ingest.persist.limits import OpenRows, as_chunks
 from tidemark.ingest.plan import PlannedRange, share_fairly
-from tidemark.ingest.range_rows import STAMPS, RowReading, StampedPart, Tally, WaitingTimes, cut_parts
+from tidemark.ingest.range_rows import RowReading, StampedPart, Tally, WaitingTimes, cut_parts
 from tidemark.lifecycle.chunks import Action
 from tidemark.lifecycle.policy import Snapshot, decide
 
@@ -181,7 +180,7 @@ class RowMemory:
             if rows is None or rows.basis != _Basis.of(minted, planned) or rows.end != planned.end:
                 return None
             pieces += rows.pieces
-        good, bad = _no_rows(self._reading)
+        good, bad = self._reading.no_rows
         return RowsInMemory(
             self._reading,
             pa.concat_tables([good, *(piece.good for piece in pieces)]),
@@ -213,15 +212,11 @@ class RowMemory:
     def _read_part(self, run: Ingesting, part: StampedPart) -> _Piece:
         assert self._reading is not None  # noqa: S101 -- for mypy
         with_bad = self._reading.judges_late or not part.has_quarantined
-        good, bad = _no_rows(self._reading)
+        good, bad = self._reading.no_rows
         piece = _Piece(replace(part.tally, arrived_ms=None), good, bad)
         for good_rows, bad_rows, tally in self._reading.read(part, with_bad=with_bad, reader=run.reader):
             piece = piece.add(_Piece(tally, good_rows.cast(good.schema), bad if bad_rows is None else bad_rows))
         return piece
-
-
-def _no_rows(reading: RowReading) -> tuple[pa.Table, pa.Table]:
-    return reading.good_schema.empty_table(), pa.schema([*QUARANTINE_SCHEMA, *STAMPS]).empty_table()
 
 
 def _step_ms(rules: LifecycleRules) -> int:
