@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.ingest.event_rows import FIVE, at, send
 from tests.sinks.foreign_readers import arrow_rows, files_of, read_manifest
 from tests.support.homes import MIGRATE, ROLLBACK, Home
 from tests.support.storage_workers import Workers
@@ -248,34 +247,3 @@ def _carried(folder: Path) -> list[int]:
     if not (folder / "_tidemark" / "manifest.json").exists():
         return []
     return sorted(row["id"] for row in arrow_rows(files_of(folder, read_manifest(folder))))
-
-
-def test_rows_wait_in_the_memory_of_the_workers_until_a_persist_is_due(
-    home: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sharing, "SILENT_MS", 2_500)
-    events = Home(home, tmp_path, now_ms=FIVE, sequencers=4)
-    rules = {"visible": "when-persisted", "chunks": "memory", "persist_age": "20m", "persist_when_cold": False}
-    columns = {"schema": "id bigint, at timestamp", "event_time": "at", "partition": "hour"}
-    events.declare_reader(source={"every": "1s"}, lifecycle=rules, **columns)
-    for sequencer_id in range(4):
-        send(events, sequencer_id, 1, 2)
-    workers = Workers(events, 2)
-    try:
-        workers.run_until(lambda: workers.workers_of("events") == [0, 1] and workers.object("events")["held"] == 8)
-        lost = 1 - workers.object("events")["holder"]
-        workers.lose(lost)
-        for sequencer_id in range(4):
-            send(events, sequencer_id, 3)
-        workers.run_until(lambda: workers.object("events")["held"] == 12)
-        assert (events.ids(), events.ledgers()) == ([], {})
-        assert not any(process.is_drained() for process in workers.running.values())
-        at(events, 30)
-        workers.run_until(lambda: events.ids() == list(range(12)))
-        workers.begin(lost)
-        workers.run_until_drained()
-        assert {*events.ledgers().values()} == {"0:3"}
-        assert events.branches() == set()
-        assert workers.object("events")["held"] == 0
-    finally:
-        workers.close()

@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -133,18 +135,21 @@ class WaitingTimes(NamedTuple):
     """Says since when entries wait in the buffer, for rows that are accepted later than they are read."""
 
     now_ms: int
-    late_ms: int
+    most_ms: int  # for which entries count as waiting, at most
+    step_ms: int  # times are multiples of these
 
-    def of(self, messages: pa.RecordBatch) -> int:
-        """Return when the first of ``messages`` was written, but at most ``late_ms`` before the last one.
+    def cut(self, messages: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Yield the messages of one time together, with the time in ms: when they were written, as it says.
 
-        So the answer is the same for a process that reads the messages again, and the rows of a long backlog are
-        nearly as old as they are. What a producer's clock says of the future counts as now.
+        So the answer is the same for a process that reads the messages again. The clock of a producer may be wrong: no
+        message counts as older than the one before, nor as younger than now.
         """
-        written = pc.min_max(messages.column("time_ms")).as_py()
-        if written["min"] is None:
-            return self.now_ms
-        return min(max(int(written["min"]), int(written["max"]) - self.late_ms), self.now_ms)
+        written = pc.fill_null(pc.fill_null_forward(messages.column("time_ms")), self.now_ms).to_numpy()
+        times = np.clip(np.maximum.accumulate(written), self.now_ms - self.most_ms, self.now_ms) // self.step_ms
+        bounds = [0, *(np.flatnonzero(np.diff(times)) + 1).tolist(), len(messages)]
+        for start, end in pairwise(bounds):
+            if start < end:
+                yield messages.slice(start, end - start), int(times[start]) * self.step_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,23 +218,31 @@ class RowReading:
         columns = (*COLUMNS, "headers") if with_bad else COLUMNS
         for read in read_batches(self.connection, part.numbers, columns, reader):
             messages = choose_messages(read, of_batches=part.is_of_batch)
-            decoded = self.decoder.decode(messages)
-            bad = None
-            # The quarantine may lack rows that were not late when it got the others.
-            placed = [row for row in decoded.bad if not part.has_quarantined or row.row.reason is BadReason.LATE]
-            if with_bad and placed:
-                sequencer_id = part.numbers.sequencer_id
-                rows = quarantined_rows(placed, messages, topic=self.topic, sequencer_id=sequencer_id)
-                bad = with_constants(rows, part.place_stamps)
-            tally = part.tally.count(messages, decoded)
-            if self.keys is not None:
-                tally = replace(tally, spread=self.keys.look_at(messages, part.numbers.sequencer_id))
-            if self.waiting is not None and len(messages):
-                tally = replace(tally, arrived_ms=self.waiting.of(messages))
-            good = decoded.good
-            if self.numbers_entries:
-                good = good.append_column(ENTRY, as_entries(decoded.numbers, self.turn))
-            yield with_constants(good, part.stamps), bad, tally
+            if self.waiting is None:
+                yield self._decode(part, messages, with_bad=with_bad)
+                continue
+            for of_one_time, arrived_ms in self.waiting.cut(messages):
+                good, bad, tally = self._decode(part, of_one_time, with_bad=with_bad)
+                yield good, bad, replace(tally, arrived_ms=arrived_ms)
+
+    def _decode(
+        self, part: StampedPart, messages: pa.RecordBatch, *, with_bad: bool
+    ) -> tuple[pa.Table, pa.Table | None, Tally]:
+        decoded = self.decoder.decode(messages)
+        bad = None
+        # The quarantine may lack rows that were not late when it got the others.
+        placed = [row for row in decoded.bad if not part.has_quarantined or row.row.reason is BadReason.LATE]
+        if with_bad and placed:
+            sequencer_id = part.numbers.sequencer_id
+            rows = quarantined_rows(placed, messages, topic=self.topic, sequencer_id=sequencer_id)
+            bad = with_constants(rows, part.place_stamps)
+        tally = part.tally.count(messages, decoded)
+        if self.keys is not None:
+            tally = replace(tally, spread=self.keys.look_at(messages, part.numbers.sequencer_id))
+        good = decoded.good
+        if self.numbers_entries:
+            good = good.append_column(ENTRY, as_entries(decoded.numbers, self.turn))
+        return with_constants(good, part.stamps), bad, tally
 
 
 def choose_messages(messages: pa.RecordBatch, *, of_batches: bool) -> pa.RecordBatch:

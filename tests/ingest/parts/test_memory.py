@@ -65,7 +65,7 @@ class Holding:
     most_entries: int = 1_000
 
     def lose(self, worker: int) -> None:
-        self.memories[worker] = RowMemory(self.memories[worker].rules)
+        self.memories[worker] = RowMemory("events")
 
     def hold(self, *, but: int = -1) -> tuple[Minted, dict[int, Held]]:
         """Let all of them read on, but one that is lost."""
@@ -83,7 +83,7 @@ class Holding:
             return ""
         minted, held = self.hold(but=but)
         cut = travel(cut_to_held(minted, held.values()))
-        if reason := find_due(self.runs[0], cut, [*held.values()], clock=self.home.clock):
+        if reason := find_due(self.runs[0], cut, [*held.values()]):
             ids = {each.sequencer_id for each in cut.planned}
             shares = {worker: Share(sequencers=tuple(sorted(ids & each.ends.keys()))) for worker, each in held.items()}
             parts = [self.write(worker, cut, share) for worker, share in shares.items() if share.sequencers]
@@ -103,9 +103,8 @@ def holding(home: Home, count: int = 2, **lifecycle: Any) -> Iterator[Holding]:
         schema="id bigint, at timestamp", event_time="at", partition="hour", lifecycle={**MEMORY, **lifecycle},
         source={"every": "5s"},
     )  # fmt: skip
-    assert declaration.lifecycle is not None
     with workers(home, declaration, count) as runs:
-        yield Holding(home, runs, [RowMemory(declaration.lifecycle) for _ in runs])
+        yield Holding(home, runs, [RowMemory("events") for _ in runs])
 
 
 def commits(home: Home) -> int:
@@ -180,7 +179,7 @@ def test_the_rules_of_the_lifecycle_decide(wide: Home, rules: dict[str, Any], re
 
 def test_a_full_memory_is_written(wide: Home) -> None:
     with holding(wide) as held:
-        held.memories[1].most_bytes = 40
+        held.memories[1].limit.of_one = 40
         send(wide, 0, *range(3))
         assert held.take_round() == ""
         send(wide, 1, *range(5))
@@ -189,6 +188,68 @@ def test_a_full_memory_is_written(wide: Home) -> None:
     wide.ingest()
     persist(wide, now=True)
     assert wide.ids() == list(range(8))
+
+
+def test_large_entries_are_read_few_at_once(wide: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark.ingest.parts.memory._PORTION_BYTES", 200)
+    with holding(wide, count=1) as held:
+        held.memories[0].limit.of_one = 500
+        send(wide, 0, *[0] * 100)
+        (told,) = held.hold()[1].values()
+        assert told.is_full
+        assert 500 <= told.size_bytes <= 700, "one portion more at most"
+        held.take_round()
+        assert {*wide.ledgers().values()} == {f"0:{told.rows}"}
+    wide.ingest()
+    persist(wide, now=True)
+    assert wide.ids() == list(range(100))
+
+
+def test_all_collections_of_a_process_share_its_memory(wide: Home) -> None:
+    with holding(wide, count=1) as held:
+        limit = held.memories[0].limit
+        limit.in_all, limit.held["others"] = 500, 460
+        send(wide, 0, *range(3))
+        (told,) = held.hold()[1].values()
+        assert (told.is_full, told.rows) == (True, 3)
+        assert "as much as it may" in held.take_round()
+        assert limit.held == {"others": 460, "events": 0}, "what is written is let go"
+
+
+def test_whoever_reads_what_was_held_leaves_the_rows_as_old_as_they_are(wide: Home) -> None:
+    for minute in range(19):
+        at(wide, minute)
+        send(wide, minute % 3, minute)
+    with holding(wide) as held:
+        assert held.take_round() == ""
+        wide.ingest()  # as a round does to which an appended batch came
+    at(wide, 20)
+    persist(wide)
+    assert len(wide.ids()) >= 14
+
+
+def test_the_clocks_of_producers_may_go_back_and_forth(wide: Home) -> None:
+    with holding(wide, count=1) as held:
+        for minute in range(16):
+            at(wide, minute if minute % 2 else -30 + minute)
+            send(wide, 0, minute)
+            at(wide, minute)
+            (told,) = held.hold()[1].values()
+        assert len(told.tallies) <= 9
+        at(wide, 36)
+        assert held.take_round()
+    assert wide.ids() == list(range(16))
+
+
+def test_rows_in_memory_count_as_large_as_they_become_in_files(wide: Home) -> None:
+    with holding(wide, count=1, soft_limit="20KiB") as held:
+        for sequencer_id in range(3):
+            send(wide, sequencer_id, *[0] * 400)
+        reasons = []
+        for _ in range(24):
+            send(wide, 0, *[0] * 100)
+            reasons.append(held.take_round())
+        assert 1 <= sum(bool(reason) for reason in reasons) <= 5
 
 
 def test_entries_are_read_once_and_in_portions(wide: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,10 +292,10 @@ def test_other_columns_and_other_closed_partitions_are_another_basis(wide: Home)
         held.take_round()
         alter_columns(wide.shard(), [Add("events", parse_columns("more string")[0])])
         minted, told = held.hold()
-        assert held.memories[0].take(minted, Share(sequencers=(0,))) is not None
+        rows = held.memories[0].take(minted, Share(sequencers=(0,)))
         assert told[0].rows == 2
-        (piece,) = held.memories[0]._rows[0].pieces
-        assert "more" in piece.good.column_names
+        assert rows is not None
+        assert "more" in rows.good.column_names
         at(wide, 20)
         assert held.take_round()
     assert wide.ids() == [0, 1]

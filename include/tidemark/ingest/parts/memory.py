@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import pyarrow as pa
 
-from tidemark.clock import Clock
-from tidemark.collections.declarations.lifecycle import Chunks, LifecycleRules
+from tidemark.collections.declarations.lifecycle import Chunks
 from tidemark.ingest.delivery import RowsInMemory
 from tidemark.ingest.partitions.closing import check_late
 from tidemark.ingest.partitions.state import PartitionRules
@@ -24,14 +23,25 @@ from tidemark.ingest.parts.shares import Minted, Share
 from tidemark.ingest.parts.steps import check_columns, follow, planning_again, reading_of
 from tidemark.ingest.persist.limits import OpenRows, as_chunks
 from tidemark.ingest.plan import PlannedRange, share_fairly
-from tidemark.ingest.range_rows import RowReading, StampedPart, Tally, WaitingTimes, cut_parts
+from tidemark.ingest.range_rows import RowReading, StampedPart, Tally, cut_parts
 from tidemark.lifecycle.chunks import Action
 from tidemark.lifecycle.policy import Snapshot, decide
 
-MOST_BYTES: Final = 256 * 1024 * 1024  # of the rows of one collection in one process
 _MOST_CHUNKS: Final = 128
-_PIECES: Final = 16  # in which a backlog is read, each with its own time
-_STEPS: Final = 64  # of `persist_age`, and a quarter as many of `late_arrive_window`: rows of one step are one piece
+_PORTION: Final = 4_096  # entries that are read at once, at most
+_PORTION_BYTES: Final = 32 * 1024 * 1024  # of their rows: of larger ones fewer are read at once
+
+
+@dataclass(slots=True)
+class MemoryLimit:
+    """How many bytes of rows one process may hold, and how many it holds; collections of several threads share it."""
+
+    of_one: int = 256 * 1024 * 1024  # of one collection
+    in_all: int = 1024 * 1024 * 1024  # of all collections
+    held: dict[str, int] = field(default_factory=dict)  # by collection
+
+    def is_reached(self, collection: str) -> bool:
+        return self.held.get(collection, 0) >= self.of_one or sum([*self.held.values()]) >= self.in_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +80,24 @@ class Held:
 
 
 class _Piece(NamedTuple):
-    """Rows that came at about one time."""
+    """Rows that came at one time."""
 
     tally: Tally
     good: pa.Table
     bad: pa.Table
 
+    @property
+    def arrived_ms(self) -> int:
+        return self.tally.arrived_ms or 0
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.good.nbytes + self.bad.nbytes)
+
     def add(self, later: _Piece) -> _Piece:
-        return _Piece(self.tally.add(later.tally), _join(self.good, later.good), _join(self.bad, later.bad))
+        """Return both, of the time of this one."""
+        tally = replace(self.tally.add(later.tally), arrived_ms=self.tally.arrived_ms)
+        return _Piece(tally, _join(self.good, later.good), _join(self.bad, later.bad))
 
 
 def _join(before: pa.Table, after: pa.Table) -> pa.Table:
@@ -113,31 +133,27 @@ class _Rows:
 
     @property
     def size_bytes(self) -> int:
-        return sum(piece.good.nbytes + piece.bad.nbytes for piece in self.pieces)
+        return sum(piece.size_bytes for piece in self.pieces)
 
-    def add(self, piece: _Piece, end: int, *, step_ms: int) -> None:
-        """Add the rows up to ``end``; those of one step of time become one piece."""
+    def add(self, pieces: Iterable[_Piece], end: int) -> None:
+        """Add the rows up to ``end``; those that came at one time become one piece."""
         self.end = end
-        if not self.pieces:
-            self.pieces.append(piece)
-            return
-        last = self.pieces[-1]
-        before_ms, arrived_ms = last.tally.arrived_ms, piece.tally.arrived_ms
-        if before_ms is None or arrived_ms is None or before_ms // step_ms == arrived_ms // step_ms:
-            self.pieces[-1] = last.add(piece)
-        else:  # a producer's clock may go back
-            arrived_ms = max(before_ms, arrived_ms)
-            self.pieces.append(piece._replace(tally=replace(piece.tally, arrived_ms=arrived_ms)))
+        for piece in pieces:
+            if not self.pieces or self.pieces[-1].arrived_ms < piece.arrived_ms:
+                self.pieces.append(piece)
+            else:  # of the same time, or the clock of a producer went back
+                self.pieces[-1] = self.pieces[-1].add(piece)
 
 
 @dataclass(slots=True)
 class RowMemory:
     """The rows of one collection that this process holds, by sequencer. For one thread."""
 
-    rules: LifecycleRules
-    most_bytes: int = MOST_BYTES
+    collection: str
+    limit: MemoryLimit = field(default_factory=MemoryLimit)
     _rows: dict[int, _Rows] = field(default_factory=dict)
     _reading: RowReading | None = None
+    _portion: int = _PORTION // 4
 
     def hold(self, run: Ingesting, minted: Minted, share: Share, *, most_entries: int) -> Held:
         """Read on in the sequencers of a share, ``most_entries`` in all, and return what is held of it.
@@ -152,45 +168,50 @@ class RowMemory:
         follow(run, minted)
         head = run.target.shard.load()
         check_columns(run.target, minted, head)
-        waiting = WaitingTimes(run.target.clock.now_ms(), self.rules.late_ms)
-        self._reading = replace(reading_of(run, minted, head.table), waiting=waiting)
+        self._reading = reading_of(run, minted, head.table)
         ranges = {part.sequencer_id: part for part in minted.ranges_of(share)}
         self._rows = {id_: self._kept(minted, planned) for id_, planned in ranges.items()}
+        self._count()
         backlogs = {id_: planned.end - self._rows[id_].end for id_, planned in ranges.items()}
         for id_, count in sorted(share_fairly(backlogs, most_entries).items()):
-            self._read(run, ranges[id_], count)
+            self._read(run, ranges[id_], self._rows[id_].end + count)
         tallies = [piece.tally for rows in self._rows.values() for piece in rows.pieces]
-        check_late(closing_of(run, minted), tallies, collection=run.declaration.name)
+        check_late(closing_of(run, minted), tallies, collection=self.collection)
         return Held(
             minted=minted.id,
             ends={id_: rows.end for id_, rows in self._rows.items()},
             tallies=tuple(tallies),
-            size_bytes=self._size_bytes,
-            is_full=self._size_bytes >= self.most_bytes,
+            size_bytes=self.limit.held[self.collection],
+            is_full=self.limit.is_reached(self.collection),
         )
 
     def take(self, minted: Minted, share: Share) -> RowsInMemory | None:
-        """Return the rows of all planned numbers of a share; None if they are not held: they are to be read, then."""
-        ranges = minted.ranges_of(share)
-        found = [self._rows.get(planned.sequencer_id) for planned in ranges]
-        if self._reading is None or minted.batches_of(share):
+        """Return all planned rows of a share, and let go of all that is held; None if they are to be read anew."""
+        ranges, held, reading = minted.ranges_of(share), self._rows, self._reading
+        self.forget()
+        if reading is None or minted.batches_of(share):
             return None
         pieces: list[_Piece] = []
-        for planned, rows in zip(ranges, found, strict=True):
+        for planned in ranges:
+            rows = held.get(planned.sequencer_id)
             if rows is None or rows.basis != _Basis.of(minted, planned) or rows.end != planned.end:
                 return None
             pieces += rows.pieces
-        good, bad = self._reading.no_rows
+        good, bad = reading.no_rows
         return RowsInMemory(
-            self._reading,
+            reading,
             pa.concat_tables([good, *(piece.good for piece in pieces)]),
             pa.concat_tables([bad, *(piece.bad for piece in pieces)]),
             [piece.tally for piece in pieces],
         )
 
-    @property
-    def _size_bytes(self) -> int:
-        return sum(rows.size_bytes for rows in self._rows.values())
+    def forget(self) -> None:
+        """Let go of all rows: they are written, or another process reads them."""
+        self._rows = {}
+        self._count()
+
+    def _count(self) -> None:
+        self.limit.held[self.collection] = sum(rows.size_bytes for rows in self._rows.values())
 
     def _kept(self, minted: Minted, planned: PlannedRange) -> _Rows:
         """Return what is held of a sequencer on the present basis."""
@@ -198,29 +219,33 @@ class RowMemory:
         is_kept = rows is not None and rows.basis == basis and rows.end <= planned.end
         return rows if rows is not None and is_kept else _Rows(basis, planned.first)
 
-    def _read(self, run: Ingesting, planned: PlannedRange, count: int) -> None:
-        """Read so many more entries of a sequencer, unless the memory is full."""
+    def _read(self, run: Ingesting, planned: PlannedRange, until: int) -> None:
+        """Read the entries of a sequencer up to number ``until``, portion by portion, unless the memory is full."""
         rows = self._rows[planned.sequencer_id]
-        ahead = replace(planned, first=rows.end, end=rows.end + count)
-        for part in cut_parts(run.target.log, [ahead], -(-count // _PIECES) or 1):
-            if self._size_bytes >= self.most_bytes:
-                return
+        while rows.end < until and not self.limit.is_reached(self.collection):
+            ahead = replace(planned, first=rows.end, end=min(until, rows.end + self._portion))
+            [part] = cut_parts(run.target.log, [ahead], self._portion)
             with planning_again(run):
-                piece = self._read_part(run, part)
-            rows.add(piece, part.numbers.end, step_ms=_step_ms(self.rules))
+                pieces = self._read_portion(run, part)
+            if pieces is None:
+                self._portion = max(1, self._portion // 4)
+                continue
+            self._portion = min(2 * self._portion, _PORTION)
+            rows.add(pieces, ahead.end)
+            self._count()
 
-    def _read_part(self, run: Ingesting, part: StampedPart) -> _Piece:
+    def _read_portion(self, run: Ingesting, part: StampedPart) -> list[_Piece] | None:
+        """Return the rows of some entries, by time; None if these are too many at once."""
         assert self._reading is not None  # noqa: S101 -- for mypy
         with_bad = self._reading.judges_late or not part.has_quarantined
         good, bad = self._reading.no_rows
-        piece = _Piece(replace(part.tally, arrived_ms=None), good, bad)
+        pieces: list[_Piece] = []
         for good_rows, bad_rows, tally in self._reading.read(part, with_bad=with_bad, reader=run.reader):
-            piece = piece.add(_Piece(tally, good_rows.cast(good.schema), bad if bad_rows is None else bad_rows))
-        return piece
-
-
-def _step_ms(rules: LifecycleRules) -> int:
-    return max(rules.late_ms * 4 // _STEPS, rules.persist_age_ms // _STEPS, 1)
+            pieces.append(_Piece(tally, good_rows.cast(good.schema), bad if bad_rows is None else bad_rows))
+            is_large = sum(piece.size_bytes for piece in pieces) > _PORTION_BYTES
+            if is_large and part.numbers.end - part.numbers.start > 1:
+                return None
+        return pieces
 
 
 def holds_rows(rules: PartitionRules | None) -> bool:
@@ -245,7 +270,7 @@ def cut_to_held(minted: Minted, held: Iterable[Held]) -> Minted:
     return replace(minted, planned=tuple(planned for planned in cut if planned.start < planned.end))
 
 
-def find_due(run: Ingesting, minted: Minted, held: Sequence[Held], *, clock: Clock) -> str:
+def find_due(run: Ingesting, minted: Minted, held: Sequence[Held]) -> str:
     """Return why the held rows of ``minted`` are to be accepted now: a persist would be due; empty if none would.
 
     Raises ``InputsGone`` if another run closed partitions meanwhile, and late rows are not appended: mint again.
@@ -255,7 +280,7 @@ def find_due(run: Ingesting, minted: Minted, held: Sequence[Held], *, clock: Clo
         return ""
     if any(each.is_full for each in held):
         return "a worker holds as much as it may"
-    rules, now_ms = closing.rules.lifecycle, clock.now_ms()
+    rules, now_ms = closing.rules.lifecycle, run.target.clock.now_ms()
     since_ms = [tally.arrived_ms for each in held for tally in each.tallies if tally.arrived_ms is not None]
     if since_ms and now_ms - min(since_ms) >= rules.persist_age_ms:  # bad rows, too, which no partition has
         return f"the oldest entry has been waiting for {rules.persist_age}"

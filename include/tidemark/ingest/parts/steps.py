@@ -17,6 +17,7 @@ from uuid import uuid4
 from pyiceberg.table import Table
 
 from tidemark.collections.append.append import check_append_only
+from tidemark.collections.declarations.lifecycle import Chunks, LifecycleRules
 from tidemark.collections.deployment import Mode
 from tidemark.collections.isolation import NeedsSpark
 from tidemark.collections.mode import join_to_write, read_only
@@ -54,7 +55,7 @@ from tidemark.ingest.publish import (
     publish_rows,
 )
 from tidemark.ingest.quarantine import open_quarantine
-from tidemark.ingest.range_rows import KeyCheck, RowReading, cut_parts
+from tidemark.ingest.range_rows import KeyCheck, RowReading, WaitingTimes, cut_parts
 from tidemark.ingest.stage import drop_useless, fit_to_quarantine, staged_ranges
 from tidemark.report import SKIPPED_BECAUSE, CollectionReport, ErrorReport, Outcome
 from tidemark.write_buffer.errors import NoLongerExists
@@ -303,7 +304,16 @@ def reading_of(run: Ingesting, minted: Minted, table: Table, *, keeps_late: bool
         KeyCheck(minted.keys, sequencer_ids, taken, run.source.check_keys) if minted.keys else None,
         numbers_entries=times is not None and ENTRY in table.schema().column_names,
         turn=minted.turn,
+        waiting=None if closing is None else _find_waiting(closing.rules.lifecycle, now_ms=minted.read_ms),
     )
+
+
+def _find_waiting(rules: LifecycleRules, *, now_ms: int) -> WaitingTimes | None:
+    """Return what says since when rows count as arrived; None if they do since the commit that accepts them."""
+    if rules.chunks is not Chunks.MEMORY:
+        return None
+    age_ms = rules.persist_age_ms
+    return WaitingTimes(now_ms, most_ms=2 * age_ms, step_ms=max(rules.late_ms // 16, age_ms // 64, 1))
 
 
 @contextmanager
@@ -375,7 +385,7 @@ def append(run: Ingesting, minted: Minted, parts: Sequence[Part], *, measures: b
     drop_attempts(target, [*minted.other_attempts, *lost])
     if left_out := sorted({each.sequencer_id for each in minted.planned} - {*taken.sequencers}):
         told.details["left_out"] = left_out
-    return replace(told, error=_find_error(parts))
+    return replace(told, error=find_error(parts))
 
 
 def _tell_progress(run: Ingesting, minted: Minted, ledgers: Mapping[str, Ledger]) -> None:
@@ -418,7 +428,7 @@ def _find_arrived(target: Target, minted: Minted, parts: Sequence[Part]) -> list
     return arrived
 
 
-def _find_error(parts: Iterable[Part]) -> ErrorReport | None:
+def find_error(parts: Iterable[Part]) -> ErrorReport | None:
     """Return the first error that the next mint does not settle by itself."""
     errors = (part.error for part in parts if part.error is not None)
     return next((error for error in errors if error.exit_code is not ExitCode.TRANSIENT), None)
@@ -426,7 +436,7 @@ def _find_error(parts: Iterable[Part]) -> ErrorReport | None:
 
 def _report_nothing(run: Ingesting, minted: Minted, parts: Sequence[Part]) -> CollectionReport:
     """Return the report where no part arrived. Raises ``InputsGone`` if no part says why: mint again."""
-    if (error := _find_error(parts)) is None:
+    if (error := find_error(parts)) is None:
         raise InputsGone(f"no part of what was planned for {run.declaration.name!r} arrived", hint="run it again")
     upper = run.target.shard.load().state.upper
     details = {"buffer": run.reader.name, "left_out": sorted(part.sequencer_id for part in minted.planned)}

@@ -20,8 +20,10 @@ class OpenRows(NamedTuple):
     rows: int
     size_bytes: int
 
-    def add(self, other: OpenRows) -> OpenRows:
-        return OpenRows(self.rows + other.rows, self.size_bytes + other.size_bytes)
+    def add_held(self, held: OpenRows) -> OpenRows:
+        """Add rows in memory, with the size that they will have in a file: that of those that lie in one already."""
+        size_bytes = held.rows * self.size_bytes // self.rows if self.rows else held.size_bytes
+        return OpenRows(self.rows + held.rows, self.size_bytes + size_bytes)
 
     @classmethod
     def of(cls, head: ShardHead, column: str, partitions: Partitions) -> OpenRows:
@@ -72,7 +74,7 @@ def as_chunks(
     """
     found = partitions.state.partitions
     has_limit = rules.lifecycle.limits != (None, None)
-    present = OpenRows.of(head, rules.column, partitions).add(held) if has_limit else NOTHING_HELD
+    present = OpenRows.of(head, rules.column, partitions).add_held(held) if has_limit else NOTHING_HELD
     total = max(1, sum(window.rows for each in found.values() for window in each.windows.unpersisted))
     chunks, before = {}, 0
     for name, each in found.items():

@@ -16,6 +16,7 @@ from tidemark.collections.deployment import Deployment
 from tidemark.errors import Unreachable
 from tidemark.frontier import Frontier, frontier_json
 from tidemark.iceberg.shards import Shards
+from tidemark.ingest.parts import MemoryLimit
 from tidemark.report import CollectionReport
 from tidemark.secrets.redaction import first_line
 from tidemark.settings import Settings
@@ -64,6 +65,7 @@ class Surroundings:
     shards: Shards  # each thread takes those ``beside``
     board: Board  # to write; what stands there is ``seen``
     start_spark: Callable[[], SparkSession] | None = None
+    memory: MemoryLimit = field(default_factory=MemoryLimit)  # of rows that wait for a persist
     seen: Seen = field(default_factory=Seen)
     may_write: bool = False
     rounds: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(_ROUNDS))
