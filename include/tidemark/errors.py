@@ -192,6 +192,10 @@ class InputsGone(StaleState):
     """Maintenance removed a data file that this change was computed from: compute it again."""
 
 
+class AppliedMeanwhile(StaleState):
+    """Another declaration of a collection was applied after this run had read the one before; nothing was written."""
+
+
 class StaleCorrections(StaleState):
     """Staged corrections do not fit the contents any more, and stay staged: reconcile their slices."""
 

@@ -12,6 +12,7 @@ from tests.sinks.foreign_readers import arrow_rows, files_of, read_manifest
 from tests.support.homes import MIGRATE, ROLLBACK, Home
 from tests.support.storage_workers import Workers
 from tidemark.collections.deployment import Mode
+from tidemark.collections.objects.drop import drop, plan_drop
 from tidemark.errors import Unreachable
 from tidemark.report import ErrorReport
 from tidemark.storage import sharing
@@ -130,6 +131,26 @@ def test_what_is_altered_dropped_paused_and_made_anew_is_followed(declared: Home
     assert len(declared.ids()) == declared.sent - 5
     declared.deployment.objects.resume(["events"])
     workers.run_until(lambda: len(declared.ids()) == declared.sent)
+
+
+@pytest.mark.parametrize("kind", ["append-only", "latest"])
+def test_a_dataflow_of_what_was_dropped_writes_nothing_into_what_was_made_anew(
+    declared: Home, workers: Workers, kind: str
+) -> None:
+    declare = declared.declare_reader if kind == "append-only" else declared.declare_latest
+    declare("others", source={"every": "1s", "table": "old"})
+    workers.run_until(lambda: workers.workers_of("others") == [0, 1])
+    for table in ("old", "new"):
+        declared.send(0, b'{"id": 1, "name": "%s"}' % table.encode(), headers=(("tidemark-table", table.encode()),))
+    workers.run_until(lambda: len(declared.ids("others")) == 1)
+    shards, deployment, clock = declared.shards, declared.deployment, declared.clock
+    drop(shards, deployment, plan_drop(shards, deployment, ["others"], clock=clock), clock=clock)
+    declare("others", source={"every": "1s", "table": "new"})
+    time.sleep(3)  # the dataflows go on, and the main loops, which would end them, stand still
+    assert declared.ids("others") == []
+    workers.run_until(lambda: len(declared.ids("others")) == 1)
+    (row,) = declared.rows("others")
+    assert row["name"] == "new"
 
 
 def test_a_restart_that_somebody_asks_for_starts_from_what_is_stored(declared: Home, workers: Workers) -> None:

@@ -21,6 +21,7 @@ from tidemark.collections.apply.plan import Add
 from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Declaration, Kind
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.mode import lead_to_write
+from tidemark.collections.objects.applied import open_applied
 from tidemark.collections.objects.quarantine import find_quarantine, make_quarantine
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
@@ -157,7 +158,7 @@ def retry(
             f"{declaration.name!r} takes the rows of the table {source.table!r}, not of {table!r}",
             hint=f"retry with --table {source.table}; rows of other tables stay where they are",
         )
-    shard = shards.open(declaration.name)
+    shard = open_applied(shards, deployment, declaration)
     attempts = retrying(InputsGone, attempts=ATTEMPTS, what=f"the retry of bad rows of {shard.name!r}")
     with holding(deployment.settings, "retry", [shard.name]):
         return attempts(

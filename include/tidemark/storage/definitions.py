@@ -21,6 +21,11 @@ def object_id(known: CatalogObject) -> ObjectId:
     return f"{'sink' if known.kind is StatusKind.SINK else 'collection'}-{known.id}"
 
 
+def number_of(id_: ObjectId) -> int:
+    """Return the id in the catalog of what workers know under an id."""
+    return int(id_.rpartition("-")[2])
+
+
 def definition_of(declared: Declaration | SinkDeclaration) -> str:
     """Return the definition of an ingestion or a sink."""
     return json.dumps(declared.to_json(), sort_keys=True, ensure_ascii=False)
@@ -33,7 +38,7 @@ def declaration_of(definition: str) -> Declaration:
 
 def sink_of(id_: ObjectId, definition: str) -> AppliedSink:
     """Return the sink that the catalog has under the id."""
-    return AppliedSink(int(id_.rpartition("-")[2]), SinkDeclaration.model_validate(json.loads(definition)))
+    return AppliedSink(number_of(id_), SinkDeclaration.model_validate(json.loads(definition)))
 
 
 def name_of(definition: str) -> str:

@@ -15,10 +15,11 @@ from tidemark.collections.append.append import append_rows
 from tidemark.collections.append.row_writers import Appenders
 from tidemark.collections.declarations.files import load_declarations
 from tidemark.collections.maintenance.dropped_tables import remove_dropped
+from tidemark.collections.objects.applied import open_applied
 from tidemark.collections.objects.drop import drop, finish_drops, left_over, plan_drop
 from tidemark.collections.publish import publish
 from tidemark.collections.staged.batches import BatchName
-from tidemark.errors import Dropped, Refused, StillRead, UnknownCollection
+from tidemark.errors import AppliedMeanwhile, Dropped, Refused, StillRead, UnknownCollection
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.holds import hold, release
 from tidemark.iceberg.commit.writer import Writer
@@ -279,3 +280,15 @@ def test_refusals_leave_everything_as_it_is(place: Home) -> None:
     with pytest.raises((Refused, UnknownCollection)):
         drop_names(place, "events", "nothing")
     assert place.ids() == [0, 1]
+
+
+def test_a_stale_declaration_opens_no_table_that_was_made_anew(place: Home) -> None:
+    stale = place.registry.get("events")
+    assert open_applied(place.shards, place.deployment, stale).name == "events"
+    drop_names(place, "events")
+    with pytest.raises(UnknownCollection):
+        open_applied(place.shards, place.deployment, stale)
+    place.declare(EVENTS.replace("name string", "name string, more string"))
+    with pytest.raises(AppliedMeanwhile, match="run it again"):
+        open_applied(place.shards, place.deployment, stale)
+    assert open_applied(place.shards, place.deployment, place.registry.get("events")).name == "events"

@@ -20,6 +20,7 @@ from tidemark.collections.append.ways_in import Rules
 from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import NeedsSpark, run_one_by_one
+from tidemark.collections.objects.applied import open_applied
 from tidemark.collections.sources.formats.source import open_source
 from tidemark.collections.sources.formats.sql import SourceDeclaration
 from tidemark.collections.sources.opened_source import Opening
@@ -60,7 +61,7 @@ def append_small(
 
     def append_one(declaration: Declaration) -> CollectionReport:
         check_interval_source(declaration)
-        shard = shards.open(declaration.name)
+        shard = open_applied(shards, deployment, declaration)
 
         def append_part(part: Interval) -> CollectionReport:
             files = find_small_files(declaration)
@@ -89,7 +90,7 @@ def append_all(
 
     def append_one(declaration: Declaration) -> CollectionReport:
         append_part = partial(append_interval, spark, shards, declaration, deployment=deployment, clock=clock)
-        shard = shards.open(declaration.name)
+        shard = open_applied(shards, deployment, declaration)
         return append_missing(shard, _interval_of(declaration, interval), append_part, deployment=deployment)
 
     report, _ = run_one_by_one(
@@ -124,7 +125,7 @@ def append_interval(
     """
     source = check_interval_source(declaration)
     return append_source(
-        shards.open(declaration.name),
+        open_applied(shards, deployment, declaration),
         BatchName(producer, Range(interval.start_ms, interval.end_ms)),
         partial(
             open_source, source, Opening(spark, shards, deployment.settings, interval), collection=declaration.name

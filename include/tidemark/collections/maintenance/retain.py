@@ -12,6 +12,7 @@ from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.maintenance.retention_policies import choose_removal
 from tidemark.collections.mode import lead_to_write
+from tidemark.collections.objects.applied import open_applied
 from tidemark.collections.publish import ATTEMPTS
 from tidemark.collections.schema.renaming import refuse_if_pending
 from tidemark.errors import FencedByEpoch, InputsGone, UsageError
@@ -55,7 +56,7 @@ def retain_all(
     started_at = clock.now_ms()
 
     def retain_one(declaration: Declaration) -> CollectionReport:
-        shard, retention = shards.open(declaration.name), require_retention(declaration)
+        shard, retention = open_applied(shards, deployment, declaration), require_retention(declaration)
         now_ms = clock.now_ms()
         if dry_run:
             return plan_retention(shard, retention, now_ms=now_ms).report()

@@ -18,6 +18,7 @@ from tidemark.collections.declarations.files import sort_by_inputs
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.isolation import find_resting, isolate, skipped
 from tidemark.collections.mode import join_to_write, read_mode
+from tidemark.collections.objects.applied import open_applied
 from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile.reconciliation import Reconciliation
 from tidemark.collections.sources.formats.buffer import BufferSource
@@ -74,7 +75,7 @@ def reconcile_all(
     def reconcile(declaration: Declaration, changing: Sequence[str]) -> CollectionReport:
         if not dry_run and (skipped := resting().get(declaration.name)) is not None:
             return skipped
-        shard = shards.open(declaration.name)
+        shard = open_applied(shards, deployment, declaration)
         writer, mode = (None, Mode.READ_ONLY) if dry_run else join_to_write(shard, deployment)
         reconciliation = Reconciliation(
             spark=spark,

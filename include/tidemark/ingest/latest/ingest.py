@@ -13,6 +13,7 @@ from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.mode import join_to_write, read_only
+from tidemark.collections.objects.applied import open_applied
 from tidemark.collections.quality.guards import check_foreign_commits
 from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
 from tidemark.errors import FencedByEpoch, InputsGone, RangeOverlap, TidemarkError, UpperMismatch, UsageError
@@ -70,11 +71,12 @@ def ingest_latest(
         KeySpread: If a key has changes in several sequencers, and the declaration refuses that.
         ForeignCommit: If another engine wrote to the collection, and the declaration refuses that.
         ConflictsUnsettled: If other commits kept winning.
+        Others as ``open_applied``.
     """
     source = check_buffer_source(declaration)
     check_latest(declaration)
     connection = find_connection(source.buffer, deployment.settings.connections)
-    shard = shards.open(declaration.name)
+    shard = open_applied(shards, deployment, declaration)
     conflicts: list[type[TidemarkError]] = [UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap]
     if source.on_expired is not OnLost.FAIL:
         conflicts.append(NoLongerExists)  # retention removed planned entries before they were read

@@ -22,6 +22,7 @@ from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import NeedsSpark, run_one_by_one
 from tidemark.collections.mode import lead_to_write
+from tidemark.collections.objects.applied import open_applied
 from tidemark.collections.publish import ATTEMPTS
 from tidemark.errors import (
     ConflictsUnsettled,
@@ -101,7 +102,7 @@ def persist_all(
     """Make one pass over each collection; return the report, and the names of those left for Spark."""
 
     def persist_one(declaration: Declaration) -> CollectionReport:
-        shard = shards.open(declaration.name)
+        shard = open_applied(shards, deployment, declaration)
         return persist(shard, declaration, deployment=deployment, clock=clock, engine=engine)
 
     return run_one_by_one(

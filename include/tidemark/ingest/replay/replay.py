@@ -20,6 +20,7 @@ from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import lead_to_write
+from tidemark.collections.objects.applied import open_applied
 from tidemark.collections.publish import ATTEMPTS
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.errors import (
@@ -202,7 +203,7 @@ def _opened(
                 f"{declaration.name!r} is cut by {rules.unit}, and {name!r} is no {rules.unit}",
                 hint=f"list its partitions: tidemark buffer partitions {declaration.name}",
             )
-    shard = shards.open(declaration.name)
+    shard = open_applied(shards, deployment, declaration)
     connection = find_connection(source.buffer, deployment.settings.connections)
     with open_reader(connection) as reader:
         log = BufferLog.of(connection, identity=reader.identity, title=reader.name)

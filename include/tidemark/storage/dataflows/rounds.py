@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tidemark.collections.deployment import Deployment
-from tidemark.collections.isolation import Named, run_one_by_one
+from tidemark.collections.isolation import Named, run_one_by_one, skipped
 from tidemark.collections.system.suspension import settle
 from tidemark.exit_codes import PASSING, ExitCode
 from tidemark.frontier import parse_frontier
 from tidemark.report import CollectionReport
 from tidemark.storage.dataflows.dataflow import REST_S, News, Surroundings
 from tidemark.storage.dataflows.recording import Recording
+from tidemark.storage.definitions import number_of
 from tidemark.storage.sharing import choose_holder, place_of
 
 LONGEST_PAUSE_S: Final = 30.0
@@ -111,7 +112,10 @@ class Rounds:
             started_at=clock.now_ms(),
             shard_of=lambda _item: self.shard,
         )
-        error = whole.collections[self.item.name].error
+        report = whole.collections[self.item.name]
+        if report.object_id not in {None, number_of(self.id)}:  # the controller drops this dataflow in a moment
+            return skipped(f"{self.item.name!r} was made anew")
+        error = report.error
         if error is not None:
             self.reconnect()
         if error is None or error.exit_code not in _PASSES:
