@@ -41,7 +41,9 @@ class MemoryLimit:
     held: dict[str, int] = field(default_factory=dict)  # by collection
 
     def is_reached(self, collection: str) -> bool:
-        return self.held.get(collection, 0) >= self.of_one or sum([*self.held.values()]) >= self.in_all
+        """Tell whether a collection is to hold no more; one that holds nothing may always read a portion."""
+        own = self.held.get(collection, 0)
+        return own >= self.of_one or (own > 0 and sum([*self.held.values()]) >= self.in_all)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -249,7 +249,7 @@ class IngestionDataflow:
     def _persist(self, run: Ingesting, report: CollectionReport) -> CollectionReport:
         """Persist what is due of a collection whose rows wait in memory; all others are left to scheduled passes.
 
-        What fails is left to them, too: the rows are accepted. So does a round that waits for room do so.
+        What fails is left to them, too: the rows are accepted. A collection at its hard limit so gets room again.
         """
         is_any = report.inserted or run.head.open_rows
         if self._memory is None or report.outcome is Outcome.SKIPPED or not is_any:
