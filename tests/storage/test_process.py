@@ -18,8 +18,10 @@ from tidemark.report import ErrorReport
 from tidemark.storage import sharing
 from tidemark.storage.dataflows import ingestion
 from tidemark.storage.definitions import declaration_of
+from tidemark.storage.effects import Failed
 from tidemark.storage.processes.process import End, WorkerProcess
 from tidemark.storage.processes.restart import restart_dataflow
+from tidemark.storage.view import read_whole_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,6 +133,27 @@ def test_what_is_altered_dropped_paused_and_made_anew_is_followed(declared: Home
     assert len(declared.ids()) == declared.sent - 5
     declared.deployment.objects.resume(["events"])
     workers.run_until(lambda: len(declared.ids()) == declared.sent)
+
+
+def test_why_an_object_does_not_start_is_shown(
+    declared: Home, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: Any) -> Failed:
+        return Failed("collection-2", "its ledger is damaged")
+
+    def shown() -> str:
+        objects = read_whole_view(declared.settings, clock=declared.clock)["objects"]
+        return next((each["state"] for each in objects if each["name"] == "others"), "")
+
+    workers.run_until_drained()
+    life = workers.running[0]._life
+    assert life is not None
+    real = life.companion.read
+    monkeypatch.setattr(life.companion, "read", fail)
+    declared.declare_reader("others", source={"every": "1s", "table": "t"})
+    workers.run_until(lambda: shown() == "not run: its ledger is damaged")
+    monkeypatch.setattr(life.companion, "read", real)
+    workers.run_until(lambda: shown() == "running")
 
 
 @pytest.mark.parametrize("kind", ["append-only", "latest"])

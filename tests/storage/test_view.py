@@ -38,6 +38,7 @@ RESTING = Standing(state=ObjectState.SUSPENDED, since_ms=0, error="Refused", rea
     [
         ([], {}, "not run: no worker"),
         ([entry(0)], {}, "not run yet"),
+        ([entry(0, stalled={"collection-1": "damaged"})], {}, "not run: damaged"),
         ([entry(0, mode="read-only")], {}, "not run: the deployment is read-only"),
         ([entry(0, "a")], {}, "running"),
         ([entry(0)], {"a": RESTING}, str(RESTING)),
@@ -47,7 +48,7 @@ RESTING = Standing(state=ObjectState.SUSPENDED, since_ms=0, error="Refused", rea
 def test_each_object_that_declares_every_is_shown_with_its_state(
     entries: list[Entry], standings: Mapping[str, Standing], state: str
 ) -> None:
-    (shown,) = with_declared(view_of(entries, now_ms=0), ["a"], standings, now_ms=5)["objects"]
+    (shown,) = with_declared(view_of(entries, now_ms=0), {"a": "collection-1"}, standings, now_ms=5)["objects"]
     assert (shown["name"], shown["state"]) == ("a", state)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tidemark.clock import Clock
@@ -23,7 +23,10 @@ WAITING: Final = "waits: the deployment is read-only"
 
 
 def read_view(settings: Settings) -> dict[str, Any]:
-    """Return ``workers`` and ``objects``, each a list of entries. Raises ``Unreachable`` as ``Board.read``."""
+    """Return ``workers`` and ``objects``, each a list of entries, and why objects are ``stalled``, by id.
+
+    Raises ``Unreachable`` as ``Board.read``.
+    """
     entries, now_ms = look_once(settings, WORKERS)
     return view_of(entries, now_ms=now_ms)
 
@@ -31,21 +34,23 @@ def read_view(settings: Settings) -> dict[str, Any]:
 def read_whole_view(settings: Settings, *, clock: Clock) -> dict[str, Any]:
     """Return the view with all objects that declare ``every``, whether a worker runs them or not; raise as before."""
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - it loads more than the board
+    from tidemark.storage.definitions import object_id  # noqa: PLC0415
 
     view = read_view(settings)
     try:
         deployment = deployment_of(settings)
-        paced, standings = deployment.registry.read().paced, deployment.objects.read()
+        applied, known, standings = deployment.registry.read(), deployment.registry.objects(), deployment.objects.read()
     except TidemarkError as error:  # a deployment that stands by still shows the workers
         log.warning("what declares `every`, and no worker runs, is not shown: %s", error)
-        return with_declared(view, [], {}, now_ms=clock.now_ms())
+        return with_declared(view, {}, {}, now_ms=clock.now_ms())
+    paced = {name: object_id(known[name]) if name in known else None for name in applied.paced}
     return with_declared(view, paced, standings, now_ms=clock.now_ms())
 
 
 def with_declared(
-    view: Mapping[str, Any], paced: Iterable[str], standings: Mapping[str, Standing], *, now_ms: int
+    view: Mapping[str, Any], paced: Mapping[str, str | None], standings: Mapping[str, Standing], *, now_ms: int
 ) -> dict[str, Any]:
-    """Return the view with the objects ``paced`` that no worker runs, and with the ``state`` of each object."""
+    """Return the view with the objects ``paced``, by name, that no worker runs, and with the ``state`` of each."""
     told = {each["name"]: each for each in view["objects"]}
     states = {each["state"] for each in view["workers"]}
     unrun = _why_unrun(states)
@@ -53,10 +58,12 @@ def with_declared(
     objects = []
     for name in sorted({*paced, *told}):
         state, standing = RUNNING if name in told and RUNNING in states else unrun, standings.get(name)
+        if name not in told and (why := view["stalled"].get(paced[name])):
+            state = f"not run: {why}"
         if standing is not None and standing.rests_at(now_ms):
             state = str(standing)
         objects.append({**nothing, "name": name, **told.get(name, {}), "state": state})
-    return {**view, "objects": objects}
+    return {"workers": view["workers"], "objects": objects}
 
 
 def _why_unrun(states: set[str]) -> str:
@@ -70,7 +77,8 @@ def view_of(entries: Sequence[Entry], *, now_ms: int) -> dict[str, Any]:
     live = find_live(entries, now_ms=now_ms)
     workers = [_worker(entry, is_live=entry in live.values(), now_ms=now_ms) for entry in entries]
     objects = [_object(id_, live) for id_ in {id_ for entry in live.values() for id_ in entry.value["dataflows"]}]
-    return {"workers": workers, "objects": sorted(objects, key=lambda each: str(each["name"]))}
+    stalled = {id_: why for entry in live.values() for id_, why in entry.value.get("stalled", {}).items()}
+    return {"workers": workers, "objects": sorted(objects, key=lambda each: str(each["name"])), "stalled": stalled}
 
 
 def _worker(entry: Entry, *, is_live: bool, now_ms: int) -> dict[str, Any]:

@@ -353,6 +353,12 @@ class Worker:
             return {}
         return {id_: self.uppers.get(id_, 0) for id_ in sorted(self.reported)}
 
+    @property
+    def stalled(self) -> dict[ObjectId, str]:
+        """Why objects that are wanted do not run, as worker 0 alone knows."""
+        told = {id_: self._statuses[id_] for id_ in self.descriptions if id_ in self._statuses}
+        return {id_: each.reason for id_, each in told.items() if each.status == "stalled"}
+
     def report(self) -> list[ReportStatus]:
         """Return what worker 0 alone tells, if the controller asked for the object and has not been told."""
         if self._collected is not None:

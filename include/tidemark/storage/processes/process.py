@@ -355,6 +355,7 @@ class WorkerProcess:
             },
             "obeys": 0 if life is None else life.worker.controller_life,
             "frontiers": {} if life is None else {id_: frontier_json(f) for id_, f in life.worker.frontiers.items()},
+            "stalled": {} if life is None else life.worker.stalled,
             "drained": ended == End.DRAINED or self.is_drained(),
             "ended": ended,
         }
