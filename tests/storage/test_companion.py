@@ -47,6 +47,13 @@ def companion(opened: Event) -> Companion:
     return Companion(read)
 
 
+def test_the_wait_after_thousands_of_restarts_is_no_longer_than_others(companion: Companion) -> None:
+    ask(companion, "quick", restarts=5_000)
+    assert wait_for(companion, 1, seconds=0.1) == []
+    ask(companion, "quick")
+    assert len(wait_for(companion, 2)) == 2
+
+
 def ask(companion: Companion, *ids: str, restarts: int = 0) -> None:
     for id_ in ids:
         companion.ask(AskResumePoints(id_, ingestion(1, id_), restarts))

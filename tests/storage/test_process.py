@@ -11,14 +11,17 @@ import pytest
 from tests.sinks.foreign_readers import arrow_rows, files_of, read_manifest
 from tests.support.homes import MIGRATE, ROLLBACK, Home
 from tests.support.storage_workers import Workers
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode
-from tidemark.collections.objects.drop import drop, plan_drop
+from tidemark.collections.objects.drop import DropPlan, drop, plan_drop
+from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import Unreachable
 from tidemark.report import ErrorReport
 from tidemark.storage import sharing
 from tidemark.storage.dataflows import ingestion
 from tidemark.storage.definitions import declaration_of
 from tidemark.storage.effects import Failed
+from tidemark.storage.order import Cursor
 from tidemark.storage.processes.process import End, WorkerProcess
 from tidemark.storage.processes.restart import restart_dataflow
 from tidemark.storage.view import read_whole_view
@@ -122,8 +125,19 @@ def test_a_newcomer_that_would_end_earlier_leaves_the_work_to_the_one_that_is_th
     assert workers.workers_of("events") == [0, 1]
 
 
-def test_what_is_altered_dropped_paused_and_made_anew_is_followed(declared: Home, workers: Workers) -> None:
+def test_what_is_made_altered_dropped_and_paused_is_followed(declared: Home, workers: Workers) -> None:
     workers.run_until_drained()
+    declared.declare_reader("others", source={"every": "1s", "table": "t"})
+    workers.run_until(lambda: {each["name"] for each in workers.view()["objects"]} == {"events", "others"})
+    before = _starts(workers, 1)
+    fields = declared.registry.get("others").to_json()
+    altered = Declaration.model_validate({**fields, "source": {**fields["source"], "every": "2s"}})
+    declared.registry.replace([altered], seen=declared.registry.read())
+    workers.run_until(lambda: len(_starts(workers, 1)) == 2 and _starts(workers, 1) != before)
+    changed = {id_ for id_, started in _starts(workers, 1).items() if before[id_] != started}
+    assert changed == {"collection-2"}, "the others run on"
+    drop(declared.shards, declared.deployment, _plan_drop(declared, "others"), clock=declared.clock)
+    workers.run_until(lambda: [each["name"] for each in workers.view()["objects"]] == ["events"])
     declared.declare_reader("others", source={"every": "1s", "table": "t"})
     workers.run_until(lambda: {each["name"] for each in workers.view()["objects"]} == {"events", "others"})
     declared.deployment.objects.pause(["events"], why="a test")
@@ -166,8 +180,7 @@ def test_a_dataflow_of_what_was_dropped_writes_nothing_into_what_was_made_anew(
     for table in ("old", "new"):
         declared.send(0, b'{"id": 1, "name": "%s"}' % table.encode(), headers=(("tidemark-table", table.encode()),))
     workers.run_until(lambda: len(declared.ids("others")) == 1)
-    shards, deployment, clock = declared.shards, declared.deployment, declared.clock
-    drop(shards, deployment, plan_drop(shards, deployment, ["others"], clock=clock), clock=clock)
+    drop(declared.shards, declared.deployment, _plan_drop(declared, "others"), clock=declared.clock)
     declare("others", source={"every": "1s", "table": "new"})
     time.sleep(3)  # the dataflows go on, and the main loops, which would end them, stand still
     assert declared.ids("others") == []
@@ -195,6 +208,11 @@ def test_in_read_only_mode_workers_wait_and_go_on_afterwards(declared: Home, wor
     declared.send_rows(2, 10)
     declared.switch(Mode.READ_WRITE)
     workers.run_until(lambda: len(declared.ids()) == declared.sent - 10)  # what is staged waits for the flush
+    flush_all(declared.shards, declared.deployment, [], clock=declared.clock)
+    declared.send_rows(3, 10)
+    workers.run_until(lambda: len(declared.ids()) >= declared.sent)
+    assert declared.ids() == list(range(declared.sent))
+    assert declared.branches() == set()
 
 
 def test_workers_follow_the_catalog_to_another_back_end(declared: Home, workers: Workers) -> None:
@@ -280,6 +298,41 @@ def test_fewer_workers_end_those_that_are_not_wanted(declared: Home, workers: Wo
     workers.run_until(lambda: (1, End.NOT_WANTED) in workers.ended)
     declared.send_rows(0, 3)
     workers.run_until(lambda: len(declared.ids()) == declared.sent)
+
+
+def test_nothing_is_drained_while_a_sink_lacks_what_workers_made_visible(
+    declared: Home, workers: Workers, tmp_path: Path
+) -> None:
+    declared.declare_sink(mode="changes", to={"path": str(tmp_path / "out")}, every="8s")
+    workers.run_until(lambda: len(_carried(tmp_path / "out")) == declared.sent)
+    workers.run_until_drained()
+    declared.send_rows(3, 10)
+    workers.run_until(lambda: workers.object("events")["rows"] == declared.sent)
+    workers.turn()  # so that worker 0 has read that, too
+    workers.run_until_drained()
+    assert len(_carried(tmp_path / "out")) == declared.sent
+
+
+def test_a_life_that_could_not_read_the_log_is_begun_anew(
+    declared: Home, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers.run_until_drained()
+    process, real = workers.begin(1), Cursor.read
+
+    def fail(*_arguments: Any) -> Any:
+        raise Unreachable("the store is away")
+
+    monkeypatch.setattr(Cursor, "read", fail)
+    process.turn()
+    monkeypatch.setattr(Cursor, "read", real)
+    assert process._life is None
+    declared.send_rows(0, 10)
+    workers.run_until(lambda: len(declared.ids()) == declared.sent)
+    workers.run_until(lambda: workers.workers_of("events") == [0, 1])
+
+
+def _plan_drop(declared: Home, name: str) -> list[DropPlan]:
+    return plan_drop(declared.shards, declared.deployment, [name], clock=declared.clock)
 
 
 def _starts(workers: Workers, index: int) -> dict[str, int]:

@@ -69,13 +69,36 @@ def look_until(supervised: Supervision, condition: Callable[[], bool]) -> bool:
 
 def test_a_worker_that_ends_by_its_own_word_is_not_started_again(home: Settings, started: Started) -> None:
     started.behave(f"exit {ExitCode.OK.value}")
-    supervised = Supervision(home, [1], 3, ["--for", "5m"])
+    supervised = Supervision(home, [1], 3, 300.0, ["--until-drained"])
     supervised.begin()
     look_until(supervised, lambda: not supervised.look())
     assert supervised.end() is ExitCode.OK
     ((_, *arguments),) = started.calls
     assert " ".join(arguments).startswith("-m tidemark storage run --worker 1 --workers 3 --parent ")
-    assert arguments[-2:] == ["--for", "5m"]
+    assert arguments[-3:] == ["--for", "300s", "--until-drained"]
+
+
+def test_a_worker_that_is_started_again_has_the_time_that_is_left(
+    home: Settings, started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started.behave("exec sleep 60")
+    supervised = Supervision(home, [0], 1, 300.0)
+    supervised.begin()
+    look_until(supervised, lambda: len(started.calls) == 1)
+    supervised._began_s -= 200.0
+    supervised._children[0].process.kill()
+    look_until(supervised, lambda: len(started.calls) == 2)
+    assert [call[-1] for call in started.calls] == ["300s", "100s"]
+    supervised.end()
+
+
+def test_a_pause_after_a_thousand_deaths_is_no_longer_than_others(home: Settings, started: Started) -> None:
+    started.behave(f"exit {ExitCode.TRANSIENT.value}")
+    supervised = Supervision(home, [0], 1)
+    supervised.begin()
+    supervised._children[0].deaths = 5_000
+    assert look_until(supervised, lambda: len(started.calls) > 1)
+    supervised.end()
 
 
 def test_a_worker_that_never_comes_to_work_is_given_up_and_the_others_go_on(home: Settings, started: Started) -> None:

@@ -77,8 +77,8 @@ def run(
         ends = [*([f"for {for_}"] if for_ else []), *(["until nothing waits"] if until_drained else [])]
         _announce(settings, f"{these}, {' or '.join(ends) or 'until Ctrl-C'}")
     if worker is None:
-        arguments = [*(["--for", for_] if for_ else []), *(["--until-drained"] if until_drained else [])]
-        supervision = Supervision(settings, range(workers), workers, arguments)
+        arguments = ["--until-drained"] if until_drained else []
+        supervision = Supervision(settings, range(workers), workers, seconds, arguments)
         supervision.begin()
         while supervision.look() and not stop.wait(LOOK_S):
             pass

@@ -68,10 +68,10 @@ class StorageWorkerOperator(BaseOperator):
             settings = load_checked_settings()
             environment = process_environment(os.environ)
             environment |= source_connections(settings, environment)
-        arguments = ["--for", f"{int(self.minutes)}m", "--run", self.run_name]
-        arguments += ["--until-drained"] if is_until_drained else []
+        arguments = ["--run", self.run_name, *(["--until-drained"] if is_until_drained else [])]
+        seconds = 60 * int(self.minutes)
         supervision = Supervision(
-            settings, [index], int(self.workers), arguments, environment=environment, in_own_session=True
+            settings, [index], int(self.workers), seconds, arguments, environment=environment, in_own_session=True
         )
         code = self._supervise(supervision, settings, index)
         if self._is_killed:

@@ -17,7 +17,7 @@ from tidemark.errors import Unreachable
 from tidemark.frontier import Frontier, frontier_json
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.parts import MemoryLimit
-from tidemark.report import CollectionReport
+from tidemark.report import CollectionReport, Outcome
 from tidemark.secrets.redaction import first_line
 from tidemark.settings import Settings
 from tidemark.storage.board import Board, Entry
@@ -33,6 +33,7 @@ REST_S: Final = 1.0  # of a dataflow that has nothing to do, unless the main loo
 _ROUNDS: Final = 8  # at once: each holds connections to the catalog, of which a server has few
 _SHARES: Final = 4  # of the rounds of others
 HELD: Final = "held_rows"  # in the details of a round's report
+CONTENTS: Final = "contents"  # in the details of a round's report of a sink: how far the collection was
 UNDELIVERED: Final = "undelivered"  # in the details of a round's report: the workers whose parts did not come
 AWAY_S: Final = 1.0  # between two tries to reach the stores
 
@@ -83,6 +84,8 @@ class News:
     held: int = 0  # rows in the memory of the workers, of which no ledger knows yet
     waiting: int | None = None  # entries that were waiting after the last round; None: another worker knows, or nobody
     lag_ms: int | None = None  # how long the oldest of them had been waiting
+    waits_since_ms: int | None = None  # since when that is, by the last measure, of which not each round has one
+    contents: Frontier = 0  # the upper when rows became visible; of a sink, of its collection at the last look
     behind_ms: int = 0  # by how much the last round took longer than ``every``
     is_idle: bool = False  # whether the last round found nothing to do
     error: str = ""  # of the last round
@@ -96,6 +99,7 @@ class News:
             "held": self.held,
             "waiting": self.waiting,
             "lag_ms": self.lag_ms,
+            "contents": frontier_json(self.contents),
             "behind_ms": self.behind_ms,
             "idle": self.is_idle,
             "error": self.error,
@@ -104,9 +108,18 @@ class News:
 
     def after(self, report: CollectionReport, *, now_ms: int, behind_ms: int) -> News:
         """Return the news after a round with this report."""
-        waiting = report.details.get("waiting", 0 if report.error is None else self.waiting)
-        held = report.details.get(HELD, 0 if report.error is None else self.held)
+        has_looked = report.error is None and report.outcome is not Outcome.SKIPPED
+        waiting = report.details.get("waiting", 0 if has_looked else self.waiting)
+        held = report.details.get(HELD, 0 if has_looked else self.held)
         lags = [each["lag_ms"] for each in report.details.get("sequencers", {}).values() if "lag_ms" in each]
+        lag_ms, since_ms = report.details.get("lag_ms", max(lags, default=None)), self.waits_since_ms
+        if lag_ms is not None:
+            since_ms = now_ms - lag_ms
+        elif waiting:
+            since_ms = since_ms or now_ms
+        else:
+            since_ms = None
+        shown = report.inserted or report.retracted or report.details.get("shown")
         failed, undelivered = report.error, report.details.get(UNDELIVERED)
         error = "" if failed is None else f"{failed.kind}: {failed.message}"
         if undelivered and not error:
@@ -118,9 +131,11 @@ class News:
             rounds=self.rounds + 1,
             held=held,
             waiting=waiting,
-            lag_ms=report.details.get("lag_ms", max(lags, default=0)),
+            lag_ms=0 if since_ms is None else max(0, now_ms - since_ms),
+            waits_since_ms=since_ms,
+            contents=report.details.get(CONTENTS, report.upper if shown and report.upper else self.contents),
             behind_ms=behind_ms,
-            is_idle=failed is None and not (report.inserted or report.retracted or waiting or held),
+            is_idle=has_looked and not (report.inserted or report.retracted or waiting or held),
             error=error,
             error_ms=now_ms if error else 0,
         )

@@ -47,6 +47,7 @@ from tidemark.ingest.parts import (
 )
 from tidemark.ingest.persist.persist import Engine as PersistEngine
 from tidemark.ingest.persist.persist import persist
+from tidemark.ingest.progress import measure
 from tidemark.ingest.publish import name_attempt
 from tidemark.report import SKIPPED_BECAUSE, CollectionReport, ErrorReport, Outcome
 from tidemark.storage.commands import CreateIngestionDataflow
@@ -189,7 +190,7 @@ class IngestionDataflow:
         fail_point("round.minted")
         shares, error = share_out(minted, workers, self.around.index), None
         if holds:
-            found = self._hold(run, minted, share_in_turn(minted, workers))
+            found = self._hold(run, minted, share_in_turn(minted, workers), measures=measures)
             if isinstance(found, CollectionReport):
                 return self._persist(run, found)
             minted, shares, error = found
@@ -220,7 +221,9 @@ class IngestionDataflow:
             return run, mint(run, measures=measures), False
         return run, minted, True
 
-    def _hold(self, run: Ingesting, minted: Minted, shares: dict[int, Share]) -> CollectionReport | _Due:
+    def _hold(
+        self, run: Ingesting, minted: Minted, shares: dict[int, Share], *, measures: bool
+    ) -> CollectionReport | _Due:
         """Let all workers read on; return what of it is to be accepted now, and by whom, or a report if nothing is."""
         told = self._collect(run, minted, shares, holds=True)
         if told is None:
@@ -235,14 +238,19 @@ class IngestionDataflow:
             found = {index: tuple(sorted(ids & each.ends.keys())) for index, each in held.items()}
             return _Due(cut, {index: Share(sequencers=share) for index, share in found.items() if share}, error)
         ends = {id_: end for each in held.values() for id_, end in each.ends.items()}
+        unread = [(each, ends.get(each.sequencer_id, each.start)) for each in minted.planned]
         upper = run.head.state.upper
         details = {
             "buffer": run.reader.name,
             HELD: sum(each.rows for each in held.values()),
             "held_bytes": sum(each.size_bytes for each in held.values()),
             **_name_lacking(lacking),
-            "waiting": sum(each.watermark - ends.get(each.sequencer_id, each.start) for each in minted.planned),
+            "waiting": sum(each.watermark - end for each, end in unread),
         }
+        if measures:
+            rest = [replace(each, first=end, end=end) for each, end in unread]
+            details["sequencers"] = measure(run.reader, rest, {}, now_ms=self.around.clock.now_ms())
+            self._measured_s = time.monotonic()
         outcome = Outcome.UNCHANGED if error is None else Outcome.FAILED
         return CollectionReport(outcome=outcome, lower=upper, upper=upper, details=details, error=error)
 

@@ -98,7 +98,7 @@ class Rounds:
     def _pause_s(self, report: CollectionReport) -> float:
         """Return how long after the begin of a round the next one begins: at once while more waits than one takes."""
         if report.error is not None:
-            return min(2.0 ** (self._failures - 1), LONGEST_PAUSE_S)
+            return min(2.0 ** min(self._failures - 1, 10), LONGEST_PAUSE_S)
         return 0.0 if report.details.get("waiting") else self.every_s
 
     def _run(self, work: Callable[[], CollectionReport]) -> CollectionReport:

@@ -6,7 +6,7 @@ Two workers that take themselves for the holder do no harm: each run claims the 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tidemark.collections.deployment import AppliedSink
@@ -14,7 +14,7 @@ from tidemark.iceberg.shards import Shards
 from tidemark.report import CollectionReport, Outcome
 from tidemark.sinks.run import run_sink
 from tidemark.storage.commands import RunSinkDataflow
-from tidemark.storage.dataflows.dataflow import REST_S, News, Surroundings
+from tidemark.storage.dataflows.dataflow import CONTENTS, REST_S, News, Surroundings
 from tidemark.storage.dataflows.rounds import Rounds
 from tidemark.storage.definitions import sink_of
 
@@ -66,7 +66,7 @@ class SinkDataflow:
         state, now_s = self._shards.open(self._applied.collection).load().state, time.monotonic()
         present = state.upper, state.changed
         if self._seen is not None and self._seen[0] == present and now_s - self._seen[1] < FULL_LOOK_S:
-            return CollectionReport(outcome=Outcome.UNCHANGED, upper=self.news.upper)
+            return CollectionReport(outcome=Outcome.UNCHANGED, upper=self.news.upper, details={CONTENTS: state.upper})
         report = run_sink(
             self._shards,
             self._applied,
@@ -74,6 +74,7 @@ class SinkDataflow:
             clock=self.around.clock,
             start_spark=self.around.start_spark,
         )
-        if report.outcome is not Outcome.SKIPPED:
-            self._seen = present, now_s
-        return report
+        if report.outcome is Outcome.SKIPPED:
+            return report
+        self._seen = present, now_s
+        return replace(report, details={**report.details, CONTENTS: state.upper})

@@ -43,7 +43,7 @@ class _Line:
         """Let the first question wait: a lasting error must not restart a dataflow all the time."""
         self.due_s, self.pause_s, restarts = 0.0, _PAUSE_S, self.questions[0].restarts
         if restarts and len(self.questions) == 1:  # a later question ends the wait
-            self.due_s = time.monotonic() + min(2.0 ** (restarts - 1), _LONGEST_REST_S)
+            self.due_s = time.monotonic() + min(2.0 ** min(restarts - 1, 10), _LONGEST_REST_S)
 
 
 @dataclass(slots=True)

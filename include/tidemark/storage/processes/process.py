@@ -34,14 +34,14 @@ from tidemark.errors import (
     Unreachable,
 )
 from tidemark.fail_points import fail_point
-from tidemark.frontier import frontier_json
+from tidemark.frontier import frontier_json, parse_frontier
 from tidemark.iceberg.leases.holding import writer_id
 from tidemark.iceberg.shards import Shards
 from tidemark.interval import time_text
 from tidemark.settings import Settings
 from tidemark.storage.board import Board, Entry
 from tidemark.storage.command_log import ShardCommandLog
-from tidemark.storage.commands import CreateIngestionDataflow, Start
+from tidemark.storage.commands import CreateIngestionDataflow, Sink, Start
 from tidemark.storage.dataflows.dataflow import Dataflow, RunningDataflow, Seen, Surroundings
 from tidemark.storage.dataflows.ingestion import IngestionDataflow
 from tidemark.storage.dataflows.sink import SinkDataflow
@@ -265,8 +265,13 @@ class WorkerProcess:
         fail_point("worker.joined")
         companion = Companion(partial(read_resume_points, self._shards.beside()))
         control = Control.begin(commands, workers=self.workers) if self.index == 0 else None
-        self._life = life = _Life(commands, worker, outbox, cursor, companion, control)
-        self._apply(life, worker.replay(cursor.read(commands)))
+        life = _Life(commands, worker, outbox, cursor, companion, control)
+        try:
+            self._apply(life, worker.replay(cursor.read(commands)))
+        except BaseException:  # the next turn begins another life: rows of old starts are replayed, and never taken
+            companion.close()
+            raise
+        self._life = life
         self._wanted = None  # what was wanted before this life may be fewer workers than are started now
         if control is not None:
             self._clear_rounds(worker)
@@ -376,15 +381,30 @@ class WorkerProcess:
             return entry is not None and entry.written_ms >= self._began_ms and bool(entry.value["drained"])
         is_quiet = life.control.has_begun and not life.control.outbox.commands and not life.outbox.commands
         wanted = life.control.controller.running
-        return is_quiet and not life.companion.is_busy and all(self._is_idle(id_) for id_ in wanted)
+        return is_quiet and not life.companion.is_busy and all(self._is_idle(life, id_) for id_ in wanted)
 
-    def _is_idle(self, id_: str) -> bool:
+    def _is_idle(self, life: _Life, id_: str) -> bool:
+        """Tell whether the holder of an object found nothing to do, and a sink has seen what workers made visible."""
+        told = self._said_of(id_)
+        if told is None or not told["idle"]:
+            return False
+        description = life.worker.descriptions.get(id_)
+        if not isinstance(description, Sink):
+            return True
+        sources = [each for each, dataflow in self.dataflows.items() if dataflow.name == description.collection]
+        carried = parse_frontier(str(told["contents"]))
+        said = [self._said_of(each) for each in sources]
+        return all(each is not None and parse_frontier(str(each["contents"])) <= carried for each in said)
+
+    def _said_of(self, id_: str) -> dict[str, Any] | None:
+        """Return what the holder of an object tells of the object."""
         dataflow = self.dataflows.get(id_)
         members = () if dataflow is None else self.around.seen.members(id_, dataflow.started_at)
         if not members:
-            return False
+            return None
         holder = self.around.seen.board[place_of(choose_holder(id_, members))]
-        return bool(holder.value["dataflows"][id_]["idle"])
+        told: dict[str, Any] = holder.value["dataflows"][id_]
+        return told
 
     # The end
 

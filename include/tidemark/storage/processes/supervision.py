@@ -46,13 +46,16 @@ class Supervision:
     settings: Settings
     indexes: Sequence[int]
     workers: int  # in all
+    seconds: float | None = None  # for which they work, from their first start; None: without end
     arguments: Sequence[str] = ()  # of each worker, besides those that name it
     environment: Mapping[str, str] | None = None  # None: that of this process
     in_own_session: bool = False  # whether signals to this process's group pass the workers by
     _children: list[_Child] = field(default_factory=list)
+    _began_s: float = 0.0
 
     def begin(self) -> None:
         """Start the workers."""
+        self._began_s = time.monotonic()
         for index in self.indexes:
             self._children.append(_Child(index, self._spawn(index)))
 
@@ -85,6 +88,8 @@ class Supervision:
 
     def _spawn(self, index: int) -> subprocess.Popen[bytes]:
         named = ["--worker", str(index), "--workers", str(self.workers), "--parent", str(os.getpid())]
+        if self.seconds is not None:  # one that is started again has what is left
+            named += ["--for", f"{max(1, round(self.seconds - (time.monotonic() - self._began_s)))}s"]
         return subprocess.Popen(
             [sys.executable, "-m", "tidemark", "storage", "run", *named, *self.arguments],
             env=None if self.environment is None else dict(self.environment),
@@ -101,7 +106,7 @@ class Supervision:
             log.error("storage worker %s died %s times before it was at work: given up", child.index, child.deaths)
             child.code = code
             return
-        pause_s = min(2.0 ** (child.deaths - 1), LONGEST_PAUSE_S) if child.deaths else 0.0
+        pause_s = min(2.0 ** min(child.deaths - 1, 10), LONGEST_PAUSE_S) if child.deaths else 0.0
         log.warning("storage worker %s died (%s), and is started again in %.0f s", child.index, code, pause_s)
         child.again_s = time.monotonic() + pause_s
 
