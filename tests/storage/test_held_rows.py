@@ -121,11 +121,11 @@ def test_an_error_of_one_share_keeps_nothing_back_that_is_due_and_is_told(
 ) -> None:
     send_to_all(events, 1)
     hold(workers, 4)
-    break_reading(workers, ConfigurationInvalid("its secret is wrong"), monkeypatch)
+    break_reading(workers, ConfigurationInvalid("its host has no name"), monkeypatch)
     at(events, 30)
     workers.run_until(lambda: 0 < len(events.ids()) < 4)
     workers.run_until(lambda: "events" in events.deployment.objects.read())
-    assert "its secret is wrong" in str(events.deployment.objects.read()["events"])
+    assert "its host has no name" in str(events.deployment.objects.read()["events"])
 
 
 def test_a_collection_at_its_hard_limit_makes_room_by_itself(events: Home, workers: Workers) -> None:
