@@ -189,6 +189,21 @@ def test_a_dataflow_of_what_was_dropped_writes_nothing_into_what_was_made_anew(
     assert row["name"] == "new"
 
 
+@pytest.mark.parametrize("kind", ["append-only", "latest"])
+def test_what_is_written_after_an_alteration_is_left_to_the_altered_dataflow(
+    declared: Home, workers: Workers, kind: str
+) -> None:
+    declare = declared.declare_reader if kind == "append-only" else declared.declare_latest
+    fields = declare("others", source={"every": "1s", "table": "old"}).to_json()
+    workers.run_until(lambda: workers.workers_of("others") == [0, 1])
+    altered = Declaration.model_validate({**fields, "source": {**fields["source"], "table": "new"}})
+    declared.registry.replace([altered], seen=declared.registry.read())
+    declared.send(0, b'{"id": 1, "name": "new"}', headers=(("tidemark-table", b"new"),))
+    time.sleep(3)  # the old dataflows go on
+    assert declared.ledgers("others") == {}
+    workers.run_until(lambda: len(declared.ids("others")) == 1)
+
+
 def test_a_restart_that_somebody_asks_for_starts_from_what_is_stored(declared: Home, workers: Workers) -> None:
     workers.run_until_drained()
     started = {id_: flow.started_at for id_, flow in workers.running[1].dataflows.items()}

@@ -161,6 +161,12 @@ def declare(folder: Path, **more: object) -> Declaration:
     return Declaration.model_validate(fields)
 
 
+def apply(home: Settings, declaration: Declaration) -> Declaration:
+    registry = deployment_of(home).registry
+    registry.replace([declaration], seen=registry.read())
+    return declaration
+
+
 def write_hours(folder: Path, *lines: str) -> None:
     rows = [f"{number},p,1970-01-01 0{number}:00:00" for number in range(6)]
     (folder / "hours.csv").write_text("\n".join(["id,name,at", *rows, *lines]) + "\n", encoding="utf-8")
@@ -170,7 +176,7 @@ def test_slices_of_the_source_come_once_in_any_order(
     home_spark: SparkSession, events: Shard, home: Settings, tmp_path: Path
 ) -> None:
     write_hours(tmp_path)
-    shards, declaration = Shards.connect(home), declare(tmp_path)
+    shards, declaration = Shards.connect(home), apply(home, declare(tmp_path))
 
     def append_hours(start: int, end: int) -> Outcome:
         interval = Interval(start * HOUR_MS, end * HOUR_MS)
@@ -193,7 +199,7 @@ def test_source_that_evolves_widens_the_collection(
     home_spark: SparkSession, events: Shard, home: Settings, tmp_path: Path
 ) -> None:
     write_hours(tmp_path)
-    declaration = declare(tmp_path, on_schema_change="evolve")
+    declaration = apply(home, declare(tmp_path, on_schema_change="evolve"))
     interval = Interval(0, HOUR_MS)
     switch(home, Mode.READ_ONLY)
     with pytest.raises(ReadOnly):
@@ -211,7 +217,7 @@ def test_slice_that_does_not_parse_is_refused_and_leaves_nothing(
     home_spark: SparkSession, events: Shard, home: Settings, tmp_path: Path
 ) -> None:
     write_hours(tmp_path, "x,p,1970-01-01 00:30:00")
-    declaration = declare(tmp_path)
+    declaration = apply(home, declare(tmp_path))
     with pytest.raises(Refused):
         append_interval(
             home_spark,

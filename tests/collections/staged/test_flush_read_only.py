@@ -162,7 +162,11 @@ class Hours:
         events = create_events(home)
         create_events(home, "rejecting")
         # Both kinds of retention have something to do, if they were let.
-        declare(home, "events", staged_retention={"age": "1s", "include_leader": True}, expect={"not_null": ["id"]})
+        retentions = {
+            "staged_retention": {"age": "1s", "include_leader": True},
+            "retention": {"last_n": 1, "key": ["name"], "order_by": ["id"]},
+        }
+        declare(home, "events", expect={"not_null": ["id"]}, **retentions)
         switch(home, Mode.READ_WRITE)
         for start in range(0, 6, 2):
             append_numbers(events, home, start, start + 2)
@@ -188,12 +192,8 @@ class Hours:
                 refused()
         appenders.close()
         self._assert_refused(maintain_all(None, deployment_of(settings), [], clock=self.clock))
-        declared = deployment_of(settings).registry.read().declarations["planes"]
-        retention = {"age": "1s", "column": "at"}
-        aged = declared.model_validate(
-            {"name": "events", "kind": "append-only", "schema": "at timestamp", "retention": retention}
-        )
-        self._assert_refused(retain_all(shards, deployment_of(settings), [aged], clock=self.clock))
+        retained = deployment_of(settings).registry.get("events")
+        self._assert_refused(retain_all(shards, deployment_of(settings), [retained], clock=self.clock))
 
     def _append_file(self, shards: Shards, settings: Settings, hour: int) -> None:
         path = self.folder / f"{hour}.csv"

@@ -208,12 +208,12 @@ def test_large_entries_are_read_few_at_once(wide: Home, monkeypatch: pytest.Monk
 def test_all_collections_of_a_process_share_its_memory(wide: Home) -> None:
     with holding(wide, count=1) as held:
         limit = held.memories[0].limit
-        limit.in_all, limit.held["others"] = 500, 600
+        limit.in_all, limit.held[0] = 500, 600
         send(wide, 0, *range(3))
         (told,) = held.hold()[1].values()
         assert (told.is_full, told.rows) == (True, 3)
         assert "as much as it may" in held.take_round()
-        assert limit.held == {"others": 600, "events": 0}, "what is written is let go"
+        assert limit.held == {0: 600}, "what is written is let go"
 
 
 def test_whoever_reads_what_was_held_leaves_the_rows_as_old_as_they_are(wide: Home) -> None:

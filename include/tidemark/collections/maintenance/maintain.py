@@ -82,13 +82,14 @@ def maintain_all(
     started_at = clock.now_ms()
     shards = Shards.connect(deployment.settings)
     chosen = [shards.open(name) for name in names] or [*shards.all(), *_system_shards(shards)]
-    declared = deployment.registry.read().declarations | SYSTEM_DECLARATIONS
     paused = {name for name, standing in deployment.objects.read().items() if standing.is_paused}
     end_lapsed(deployment.settings, ())
 
     def maintain_one(shard: Shard) -> CollectionReport:
-        # What is due by the declaration is none of a paused collection's.
-        declaration = None if shard.name in paused else declared.get(shard.name)
+        shard.load_table()  # before its declaration: what is made anew from now on is another table
+        declaration = SYSTEM_DECLARATIONS.get(shard.name) or deployment.registry.find(shard.name)
+        if shard.name in paused:  # what is due by the declaration is none of its
+            declaration = None
         kept = policy if shard.namespace == COLLECTIONS else replace(policy, history_ms=policy.snapshot_age_ms)
         return maintain(spark, shards, shard, deployment=deployment, policy=kept, clock=clock, declaration=declaration)
 

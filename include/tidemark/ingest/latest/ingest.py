@@ -13,7 +13,7 @@ from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.mode import join_to_write, read_only
-from tidemark.collections.objects.applied import open_applied
+from tidemark.collections.objects.applied import check_applied
 from tidemark.collections.quality.guards import check_foreign_commits
 from tidemark.collections.sources.formats.buffer import BufferSource, OnLost
 from tidemark.errors import FencedByEpoch, InputsGone, RangeOverlap, TidemarkError, UpperMismatch, UsageError
@@ -71,12 +71,12 @@ def ingest_latest(
         KeySpread: If a key has changes in several sequencers, and the declaration refuses that.
         ForeignCommit: If another engine wrote to the collection, and the declaration refuses that.
         ConflictsUnsettled: If other commits kept winning.
-        Others as ``open_applied``.
+        Others as ``check_applied``.
     """
     source = check_buffer_source(declaration)
     check_latest(declaration)
     connection = find_connection(source.buffer, deployment.settings.connections)
-    shard = open_applied(shards, deployment, declaration)
+    shard = shards.open(declaration.name)
     conflicts: list[type[TidemarkError]] = [UpperMismatch, FencedByEpoch, InputsGone, RangeOverlap]
     if source.on_expired is not OnLost.FAIL:
         conflicts.append(NoLongerExists)  # retention removed planned entries before they were read
@@ -164,6 +164,7 @@ def _ingest_portion(run: _Run) -> bool:
     other_attempts = find_attempts(target, run.mode)
     head = run.head = target.shard.load()
     _plan(run)
+    check_applied(target.deployment, run.declaration)
     if run.mode is Mode.READ_ONLY:
         return False
     check_foreign_commits(head.foreign or head.foreign_updates, run.declaration)

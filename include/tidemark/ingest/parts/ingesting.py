@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment, Mode
-from tidemark.collections.objects.applied import open_applied
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.errors import TidemarkError, UsageError
 from tidemark.iceberg.shard.head import ShardHead
@@ -125,11 +124,10 @@ def open_ingesting(
         ConfigurationInvalid: If its buffer is not set.
         BufferUnreachable: If its buffer does not answer.
         BufferMissing: If its buffer does not exist.
-        Others as ``open_applied``.
     """
     source = check_buffer_source(declaration)
     connection = find_connection(source.buffer, deployment.settings.connections)
-    shard = open_applied(shards, deployment, declaration)
+    shard = shards.open(declaration.name)
     reader = open_reader(connection)
     target = Target(
         shards=shards,

@@ -38,11 +38,11 @@ class MemoryLimit:
 
     of_one: int = 256 * 1024 * 1024  # of one collection
     in_all: int = 1024 * 1024 * 1024  # of all collections
-    held: dict[str, int] = field(default_factory=dict)  # by collection
+    held: dict[int, int] = field(default_factory=dict)  # by the id of the memory of a collection
 
-    def is_reached(self, collection: str) -> bool:
-        """Tell whether a collection is to hold no more; one that holds nothing may always read a portion."""
-        own = self.held.get(collection, 0)
+    def is_reached(self, memory: int) -> bool:
+        """Tell whether a memory is to hold no more; one that holds nothing may always read a portion."""
+        own = self.held.get(memory, 0)
         return own >= self.of_one or (own > 0 and sum([*self.held.values()]) >= self.in_all)
 
 
@@ -183,8 +183,8 @@ class RowMemory:
             minted=minted.id,
             ends={id_: rows.end for id_, rows in self._rows.items()},
             tallies=tuple(tallies),
-            size_bytes=self.limit.held[self.collection],
-            is_full=self.limit.is_reached(self.collection),
+            size_bytes=self.limit.held[id(self)],
+            is_full=self.limit.is_reached(id(self)),
         )
 
     def take(self, minted: Minted, share: Share) -> RowsInMemory | None:
@@ -210,10 +210,10 @@ class RowMemory:
     def forget(self) -> None:
         """Let go of all rows: they are written, or another process reads them."""
         self._rows = {}
-        self._count()
+        self.limit.held.pop(id(self), None)
 
     def _count(self) -> None:
-        self.limit.held[self.collection] = sum(rows.size_bytes for rows in self._rows.values())
+        self.limit.held[id(self)] = sum(rows.size_bytes for rows in self._rows.values())
 
     def _kept(self, minted: Minted, planned: PlannedRange) -> _Rows:
         """Return what is held of a sequencer on the present basis."""
@@ -224,7 +224,7 @@ class RowMemory:
     def _read(self, run: Ingesting, planned: PlannedRange, until: int) -> None:
         """Read the entries of a sequencer up to number ``until``, portion by portion, unless the memory is full."""
         rows = self._rows[planned.sequencer_id]
-        while rows.end < until and not self.limit.is_reached(self.collection):
+        while rows.end < until and not self.limit.is_reached(id(self)):
             ahead = replace(planned, first=rows.end, end=min(until, rows.end + self._portion))
             [part] = cut_parts(run.target.log, [ahead], self._portion)
             with planning_again(run):

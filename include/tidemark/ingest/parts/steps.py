@@ -21,6 +21,7 @@ from tidemark.collections.declarations.lifecycle import Chunks, LifecycleRules
 from tidemark.collections.deployment import Mode
 from tidemark.collections.isolation import NeedsSpark
 from tidemark.collections.mode import join_to_write, read_only
+from tidemark.collections.objects.applied import check_applied
 from tidemark.collections.sources.formats.buffer import OnLost
 from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import HardLimit, InputsGone, TidemarkError
@@ -80,6 +81,7 @@ def mint(run: Ingesting, *, measures: bool = True) -> Minted | CollectionReport:
 
     Raises:
         UpperMismatch: If another commit was faster (or ``RangeOverlap``, ``InputsGone``, ``Fenced``): mint again.
+        AppliedMeanwhile: If another declaration was applied (or ``Dropped``).
         Others as ``ingest``.
     """
     join(run)
@@ -117,6 +119,7 @@ def look(run: Ingesting) -> None:
 def plan(run: Ingesting, *, measures: bool = True) -> Minted | CollectionReport:
     """Plan the numbers that the log holds and the collection lacks, after ``join`` and ``look``; else as ``mint``."""
     minted = _plan(run)
+    check_applied(run.target.deployment, run.declaration)
     if not minted.planned and not minted.batches.batches:
         return _close(run, minted)
     if (error := _find_pause(run, minted)) is not None:

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.isolation import NeedsSpark, skipped
 from tidemark.collections.sources.formats.buffer import BufferSource
-from tidemark.errors import FencedByEpoch, RangeOverlap, StaleState, TidemarkError
+from tidemark.errors import AppliedMeanwhile, FencedByEpoch, RangeOverlap, StaleState, TidemarkError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shards import Shards
@@ -139,13 +139,16 @@ class IngestionDataflow:
 
     def _ingest_latest(self) -> CollectionReport:
         """Ingest alone: a commit compares the changes with all stored rows, and decoding is the smaller part."""
-        report = ingest_latest(
-            self._shards,
-            self._declaration,
-            deployment=self._rounds.deployment,
-            clock=self.around.clock,
-            max_entries=self._source.most_entries,
-        )
+        try:
+            report = ingest_latest(
+                self._shards,
+                self._declaration,
+                deployment=self._rounds.deployment,
+                clock=self.around.clock,
+                max_entries=self._source.most_entries,
+            )
+        except AppliedMeanwhile as error:  # as below
+            return skipped(str(error))
         lags = [each["sequence_number_lag"] for each in report.details.get("sequencers", {}).values()]
         self._tidy_after(report)
         return replace(report, details={**report.details, "waiting": sum(lags)})
@@ -154,6 +157,9 @@ class IngestionDataflow:
         """Take the steps of one round; if another commit was faster, the next round follows at once."""
         try:
             report = self._mint_and_append()
+        except AppliedMeanwhile as error:  # the controller starts this dataflow anew in a moment
+            self._start_over()
+            return skipped(str(error))
         except (RangeOverlap, StaleState, FencedByEpoch) as error:
             self._start_over()
             self._conflicts += 1
@@ -245,7 +251,7 @@ class IngestionDataflow:
             HELD: sum(each.rows for each in held.values()),
             "held_bytes": sum(each.size_bytes for each in held.values()),
             **_name_lacking(lacking),
-            "waiting": sum(each.watermark - end for each, end in unread),
+            "waiting": sum(each.end - end for each, end in unread),
         }
         if measures:
             rest = [replace(each, first=end, end=end) for each, end in unread]
@@ -268,6 +274,9 @@ class IngestionDataflow:
             done = persist(shard, self._declaration, deployment=deployment, clock=self.around.clock, engine=engine)
         except (NeedsSpark, TidemarkError) as error:
             log.warning("what is due of %s is left to the next pass: %s", shard.name, error or "it is large")
+            return report
+        except Exception:  # as of Spark: no error of the round, whose rows are accepted
+            log.exception("what is due of %s is left to the next pass", shard.name)
             return report
         return replace(report, upper=done.upper, details={**report.details, "shown": done.inserted})
 

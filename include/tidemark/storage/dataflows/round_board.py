@@ -60,7 +60,7 @@ class RoundBoard:
         entry = self.around.seen.board.get(place)
         last = entry.number if entry is not None and entry.life == self.started_at else 0
         self._number = max(self._number, last) + 1
-        if [*shares] == [self.around.index]:
+        if [*shares] == [self.around.index] and not holds:  # else others hear that they are to hold nothing
             return True
         told = {str(index): share.to_json() for index, share in shares.items()}
         value = {"minted": minted.to_json(), "shares": told, "holds": holds}
