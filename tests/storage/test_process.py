@@ -204,6 +204,8 @@ def test_what_is_written_after_an_alteration_is_left_to_the_altered_dataflow(
     declared.send(0, b'{"id": 1, "name": "new"}', headers=(("tidemark-table", b"new"),))
     time.sleep(3)  # the old dataflows go on
     assert declared.ledgers("others") == before
+    told = {flow.news.error for process in workers.running.values() for flow in process.dataflows.values()}
+    assert any("another declaration" in error for error in told)
     workers.run_until(lambda: declared.ids("others") == [0, 1])
 
 

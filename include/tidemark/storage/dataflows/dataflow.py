@@ -34,6 +34,7 @@ _ROUNDS: Final = 8  # at once: each holds connections to the catalog, of which a
 _SHARES: Final = 4  # of the rounds of others
 HELD: Final = "held_rows"  # in the details of a round's report
 CONTENTS: Final = "contents"  # in the details of a round's report of a sink: how far the collection was
+STALE: Final = "stale"  # in the details of a round's report: why nothing is done until the dataflow is started anew
 UNDELIVERED: Final = "undelivered"  # in the details of a round's report: the workers whose parts did not come
 AWAY_S: Final = 1.0  # between two tries to reach the stores
 
@@ -121,7 +122,7 @@ class News:
             since_ms = None
         shown = report.inserted or report.retracted or report.details.get("shown")
         failed, undelivered = report.error, report.details.get(UNDELIVERED)
-        error = "" if failed is None else f"{failed.kind}: {failed.message}"
+        error = report.details.get(STALE, "") if failed is None else f"{failed.kind}: {failed.message}"
         if undelivered and not error:
             error = f"workers {undelivered} did not deliver their parts, which the next rounds share out to others"
         return replace(

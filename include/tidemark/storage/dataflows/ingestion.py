@@ -51,7 +51,7 @@ from tidemark.ingest.progress import measure
 from tidemark.ingest.publish import name_attempt
 from tidemark.report import SKIPPED_BECAUSE, CollectionReport, ErrorReport, Outcome
 from tidemark.storage.commands import CreateIngestionDataflow
-from tidemark.storage.dataflows.dataflow import HELD, REST_S, UNDELIVERED, News, Surroundings
+from tidemark.storage.dataflows.dataflow import HELD, REST_S, STALE, UNDELIVERED, News, Surroundings
 from tidemark.storage.dataflows.round_board import RoundBoard, Told
 from tidemark.storage.dataflows.rounds import Rounds
 from tidemark.storage.dataflows.upkeep import COMMITS, TIDY_S, tidy
@@ -147,8 +147,8 @@ class IngestionDataflow:
                 clock=self.around.clock,
                 max_entries=self._source.most_entries,
             )
-        except AppliedMeanwhile as error:  # as below
-            return skipped(str(error))
+        except AppliedMeanwhile as error:
+            return _rest(error)
         lags = [each["sequence_number_lag"] for each in report.details.get("sequencers", {}).values()]
         self._tidy_after(report)
         return replace(report, details={**report.details, "waiting": sum(lags)})
@@ -157,9 +157,9 @@ class IngestionDataflow:
         """Take the steps of one round; if another commit was faster, the next round follows at once."""
         try:
             report = self._mint_and_append()
-        except AppliedMeanwhile as error:  # the controller starts this dataflow anew in a moment
+        except AppliedMeanwhile as error:
             self._start_over()
-            return skipped(str(error))
+            return _rest(error)
         except (RangeOverlap, StaleState, FencedByEpoch) as error:
             self._start_over()
             self._conflicts += 1
@@ -375,6 +375,11 @@ class IngestionDataflow:
 
 def _name_lacking(workers: list[int]) -> dict[str, Any]:
     return {UNDELIVERED: workers} if workers else {}
+
+
+def _rest(error: AppliedMeanwhile) -> CollectionReport:
+    """Return the report of a round of a dataflow that the controller starts anew in a moment, if worker 0 is there."""
+    return replace(skipped(str(error)), details={SKIPPED_BECAUSE: str(error), STALE: str(error)})
 
 
 def _again(why: str) -> CollectionReport:
