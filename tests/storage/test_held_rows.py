@@ -157,3 +157,19 @@ def test_a_large_persist_may_start_spark(events: Home, workers: Workers, monkeyp
     at(events, 30)
     workers.run_until(lambda: bool(asked))
     assert {*asked} == {start_spark}
+
+
+def test_a_persist_that_breaks_suspends_nothing(
+    events: Home, workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def persist(*_arguments: Any, **_more: Any) -> Any:
+        raise OSError("Spark is gone")
+
+    monkeypatch.setattr(ingestion, "persist", persist)
+    send_to_all(events, 1)
+    hold(workers, 4)
+    at(events, 30)
+    workers.run_until(lambda: {*events.ledgers().values()} == {"0:1"})
+    workers.run_until(lambda: workers.object("events")["held"] == 0)
+    assert (workers.object("events")["error"], events.deployment.objects.read()) == ("", {})
+    assert events.ids() == []
