@@ -9,6 +9,7 @@ from typing import Final
 from tidemark.storage.board import Entry
 
 SILENT_MS: Final = 5_000  # a worker that has written nothing for so long counts as lost
+LONGER_MS: Final = 30_000  # by which a worker ends later that is left at work
 WORKERS: Final = "worker/"
 ROUNDS: Final = "round/"
 
@@ -27,9 +28,13 @@ def find_live(entries: Iterable[Entry], *, now_ms: int) -> dict[int, Entry]:
 
 
 def outlives(worker: Entry, until_ms: int | None) -> bool:
-    """Tell whether a worker says that it is at work after ``until_ms``; None: without end."""
+    """Tell whether a worker says that it is at work for long after ``until_ms``; None: without end.
+
+    One that died, and whose word is still fresh, would have ended at about the time at which the one ends that is
+    started in its place: each counts from when it had loaded.
+    """
     present = worker.value.get("until_ms", 0)  # one that says nothing is an older program, and is replaced
-    return until_ms is not None and (present is None or present > until_ms)
+    return until_ms is not None and (present is None or present > until_ms + LONGER_MS)
 
 
 def choose_holder(id_: str, live: Sequence[int]) -> int:
