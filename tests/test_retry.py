@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tidemark.errors import ConflictsUnsettled, Unreachable, UpperMismatch
-from tidemark.retry import retrying
+from tidemark.retry import back_off_s, retrying
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,3 +57,8 @@ def test_the_caller_may_build_the_last_error() -> None:
     loop = retrying(UpperMismatch, attempts=1, what="x", give_up=lambda error: error)
     with pytest.raises(UpperMismatch):
         loop(failing(1))
+
+
+@pytest.mark.parametrize(("failures", "wait_s"), [(1, 1.0), (2, 2.0), (5, 16.0), (6, 30.0), (5_000, 30.0)])
+def test_the_wait_after_failures_doubles_up_to_the_longest(failures: int, wait_s: float) -> None:
+    assert back_off_s(failures, longest_s=30.0) == wait_s

@@ -19,6 +19,14 @@ FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 1.5
 
 
+def back_off_s(failures: int, *, longest_s: float) -> float:
+    """Return how long to wait after so many failures in a row, at least 1: a second that doubles up to ``longest_s``.
+
+    For work that goes on for as long as its process does, and so may fail thousands of times.
+    """
+    return min(2.0 ** min(failures - 1, 30), longest_s)
+
+
 def retrying(
     *errors: type[Exception],
     attempts: int,

@@ -78,9 +78,7 @@ def test_a_worker_that_ends_by_its_own_word_is_not_started_again(home: Settings,
     assert arguments[-3:] == ["--for", "300s", "--until-drained"]
 
 
-def test_a_worker_that_is_started_again_has_the_time_that_is_left(
-    home: Settings, started: Started, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_is_started_again_has_the_time_that_is_left(home: Settings, started: Started) -> None:
     started.behave("exec sleep 60")
     supervised = Supervision(home, [0], 1, 300.0)
     supervised.begin()

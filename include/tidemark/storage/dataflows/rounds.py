@@ -17,6 +17,7 @@ from tidemark.collections.system.suspension import settle
 from tidemark.exit_codes import PASSING, ExitCode
 from tidemark.frontier import parse_frontier
 from tidemark.report import CollectionReport
+from tidemark.retry import back_off_s
 from tidemark.storage.dataflows.dataflow import REST_S, News, Surroundings
 from tidemark.storage.dataflows.recording import Recording
 from tidemark.storage.definitions import number_of
@@ -98,7 +99,7 @@ class Rounds:
     def _pause_s(self, report: CollectionReport) -> float:
         """Return how long after the begin of a round the next one begins: at once while more waits than one takes."""
         if report.error is not None:
-            return min(2.0 ** min(self._failures - 1, 10), LONGEST_PAUSE_S)
+            return back_off_s(self._failures, longest_s=LONGEST_PAUSE_S)
         return 0.0 if report.details.get("waiting") else self.every_s
 
     def _run(self, work: Callable[[], CollectionReport]) -> CollectionReport:

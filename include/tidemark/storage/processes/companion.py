@@ -15,6 +15,7 @@ from threading import Condition, Thread
 
 from tidemark.errors import Dropped, StaleState, TidemarkError, UnknownCollection, Unreachable
 from tidemark.iceberg.shards import Shards
+from tidemark.retry import back_off_s
 from tidemark.secrets.redaction import first_line
 from tidemark.storage.commands import CreateIngestionDataflow, ObjectId, ResumePoint
 from tidemark.storage.definitions import name_of
@@ -43,7 +44,7 @@ class _Line:
         """Let the first question wait: a lasting error must not restart a dataflow all the time."""
         self.due_s, self.pause_s, restarts = 0.0, _PAUSE_S, self.questions[0].restarts
         if restarts and len(self.questions) == 1:  # a later question ends the wait
-            self.due_s = time.monotonic() + min(2.0 ** min(restarts - 1, 10), _LONGEST_REST_S)
+            self.due_s = time.monotonic() + back_off_s(restarts, longest_s=_LONGEST_REST_S)
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from typing import Final
 from tidemark.errors import Unreachable
 from tidemark.exit_codes import PASSING, ExitCode, most_severe
 from tidemark.iceberg.leases.holding import writer_id
+from tidemark.retry import back_off_s
 from tidemark.settings import Settings
 from tidemark.storage.board import look_once
 from tidemark.storage.sharing import place_of
@@ -106,7 +107,7 @@ class Supervision:
             log.error("storage worker %s died %s times before it was at work: given up", child.index, child.deaths)
             child.code = code
             return
-        pause_s = min(2.0 ** min(child.deaths - 1, 10), LONGEST_PAUSE_S) if child.deaths else 0.0
+        pause_s = back_off_s(child.deaths, longest_s=LONGEST_PAUSE_S) if child.deaths else 0.0
         log.warning("storage worker %s died (%s), and is started again in %.0f s", child.index, code, pause_s)
         child.again_s = time.monotonic() + pause_s
 
