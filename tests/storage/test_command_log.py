@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import polars
 import pytest
 from sqlalchemy import event
 
@@ -17,6 +19,7 @@ from tidemark.collections.mode import switch_mode
 from tidemark.errors import CorruptState, FencedByEpoch, FencedByGeneration, ReadOnly, ReplacedBySuccessor, StaleState
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.log import TimedUpdate, read_changes
+from tidemark.iceberg.shard.column_names import TIME
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shards import SYSTEM, Shards
 from tidemark.locations import to_path
@@ -87,6 +90,22 @@ def test_all_see_one_order_in_which_each_command_is_once(open_log: Callable[[], 
     others.flush(other)
     assert [row.index for row in cursor.read(log)] == [3]
     assert len(log.read(0)) == 4, "from any index, also one that was read"
+
+
+def test_another_engine_reads_the_commands_in_their_order(home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # its own planner is another package
+    log = opened(home)
+    for name, command in (("worker-0", ONE), ("worker-1", TWO), ("worker-2", THREE)):
+        outbox = Outbox(log.join(name))
+        outbox.put(command)
+        outbox.flush(log)
+    table = polars.scan_iceberg(Shards.connect(home).open("storage_commands", SYSTEM).load().table.metadata_location)
+    rows = table.sort(TIME).collect().to_dicts()
+    assert [(each["key"], json.loads(each["value"])["command"]["ids"]) for each in rows] == [
+        ("worker-0", ["1"]),
+        ("worker-1", ["2"]),
+        ("worker-2", ["3"]),
+    ]
 
 
 def test_a_new_life_fences_the_earlier_one(open_log: Callable[[], CommandLog]) -> None:

@@ -319,8 +319,10 @@ class Worker:
     def _suspend(self, command: SuspendAndRestart) -> list[Effect]:
         """Stop the dataflow, and let worker 0 start it from fresh points; never what was dropped. Source: §8.4."""
         present = self.dataflows.get(command.id)
+        if present is None and command.id not in self.descriptions:
+            return [Warn(f"{command.id} is not known: its suspension is left out")]  # it was dropped meanwhile
         if present is None or present.index != command.started_at:
-            return []  # that start has ended: another worker said the same, or the object was dropped
+            return []  # that start has ended: another worker said the same
         effects = self._stop(command.id)
         self._note(ReportStatus(command.id, "stalled", command.reason))
         is_wanted = command.id in self.descriptions  # else its drop waits at the companion
