@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from bench.declared import register
 from bench.figures import Figure, read_json, write_or_print
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
@@ -136,7 +137,7 @@ class _Ingesting:
     def _declare(self, name: str) -> Declaration:
         fields = {"name": name, "kind": "append-only", "schema": SCHEMA, "source": {"buffer": self.address}}
         self.shards.create(name, schema=to_iceberg(parse_columns(SCHEMA)), layout=ShardKind.APPEND_ONLY)
-        return Declaration.model_validate(fields)
+        return register(self.settings, Declaration.model_validate(fields))
 
     def _read_raw(self) -> None:
         self.spark.dataSource.register(BufferDataSource)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
+from bench.declared import register
 from bench.figures import Figure, write_or_print
 from bench.tables import FILE_FORM, KEY, write_sources
 from bench.timing import alternate
@@ -115,6 +116,7 @@ class _Latest:
         shard = self.shards.create(
             "latest", schema=to_iceberg(from_spark(schema, where="base")), key=(KEY,), of_buffer=True
         )
+        register(self.settings, self.declaration)
         table = shard.load().table
         files: list[DataFile] = []
         for path in sorted(self.base.glob("*.parquet")):

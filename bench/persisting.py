@@ -23,6 +23,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 from pyspark.sql import functions as F
 
+from bench.declared import register
 from bench.figures import Figure, write_or_print
 from bench.tables import FILE_FORM
 from bench.timing import alternate
@@ -82,6 +83,12 @@ class _At:
         return self.time_ms
 
 
+# While its rows are appended, and not read from the buffer.
+_APPENDED = Declaration.model_validate(
+    {"name": "events", "kind": "append-only", "schema": "id bigint, name string, at timestamp"}
+)
+
+
 @dataclass(frozen=True)
 class _Persisting:
     """A collection with open rows, in as many files as there were batches or more, and a plain table beside it."""
@@ -113,11 +120,12 @@ class _Persisting:
         shard = shards.create("events", schema=SCHEMA, layout=ShardKind.APPEND_ONLY)
         old = range(BATCHES - YOUNG_BATCHES)
         for numbers, clock in ((old, _At(END_MS)), (range(len(old), BATCHES), _At(END_MS + 31 * MINUTE_MS))):
+            register(self.settings, _APPENDED)
             for number in numbers:
                 name = BatchName("bench", Range(number, number + 1))
                 append_frame(shard, name, self._batch(number), deployment=deployment, clock=clock)
-            engine = ingesting.Engine()
-            ingest(shards, self.declaration(), deployment=deployment, clock=clock, engine=engine)
+            engine, declaration = ingesting.Engine(), register(self.settings, self.declaration())
+            ingest(shards, declaration, deployment=deployment, clock=clock, engine=engine)
         plain = self._stored().limit(0).writeTo(PLAIN)
         for asked in FILE_FORM:
             plain = plain.tableProperty(asked, TABLE_PROPERTIES[asked])

@@ -23,6 +23,7 @@ import psycopg
 import pyarrow as pa
 from pyarrow import csv
 
+from bench.declared import register
 from bench.figures import Figure, write_or_print
 from bench.timing import alternate
 from tests.support.postgres_server import running_postgres
@@ -140,8 +141,7 @@ def create_rows(settings: Settings) -> Shard:
     """Make and declare the collection, without rows."""
     source = {"format": "json", "path": "/nowhere"}
     fields = {"name": "rows", "kind": "differential", "key": ["k"], "schema": COLUMNS, "source": source}
-    registry = deployment_of(settings).registry
-    registry.replace([Declaration.model_validate(fields)], seen=registry.read())
+    register(settings, Declaration.model_validate(fields))
     return Shards.connect(settings).create("rows", schema=to_iceberg(parse_columns(COLUMNS)), key=("k",))
 
 

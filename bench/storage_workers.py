@@ -25,6 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
+from bench.declared import register
 from bench.figures import Figure, write_or_print
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
@@ -68,9 +69,7 @@ def declare(settings: Settings, buffer: str, *, every: str, most_entries: int = 
         {"name": "events", "kind": "append-only", "schema": COLUMNS, "source": source}
     )
     Shards.connect(settings).create("events", schema=SCHEMA, layout=ShardKind.APPEND_ONLY)
-    registry = deployment_of(settings).registry
-    registry.replace([declared], seen=registry.read())
-    return declared
+    return register(settings, declared)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -101,10 +100,10 @@ def test_another_engine_reads_the_commands_in_their_order(home: Settings, monkey
         outbox.flush(log)
     table = polars.scan_iceberg(Shards.connect(home).open("storage_commands", SYSTEM).load().table.metadata_location)
     rows = table.sort(TIME).collect().to_dicts()
-    assert [(each["key"], json.loads(each["value"])["command"]["ids"]) for each in rows] == [
-        ("worker-0", ["1"]),
-        ("worker-1", ["2"]),
-        ("worker-2", ["3"]),
+    assert [(each["key"], each["kind"], each["value"]) for each in rows] == [
+        ("worker-0.1/0", "drop-dataflow", '{"ids":["1"]}'),
+        ("worker-1.1/0", "drop-dataflow", '{"ids":["2"]}'),
+        ("worker-2.1/0", "drop-dataflow", '{"ids":["3"]}'),
     ]
 
 
