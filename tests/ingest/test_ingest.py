@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.support.dying import Crash, dying_at
 from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.catalog.items.kinds import AUDIT_EVENT
 from tidemark.collections.append.file import set_aside
 from tidemark.collections.deployment import Mode
 from tidemark.collections.quality.row_parsing import RejectedRow
@@ -21,6 +23,7 @@ from tidemark.report import Outcome
 
 if TYPE_CHECKING:
     from tests.support.homes import Home
+    from tidemark.catalog.items.kinds import AuditEventValue
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
 
@@ -152,6 +155,39 @@ def test_expired_entries_fail_or_are_counted(ingesting: Home) -> None:
     report = ingesting.ingest()
     assert (report.inserted, report.details["lost"], report.details["sequencers"]["0"]["lost"]) == (2, 3, 3)
     assert (ingesting.ids(), ingesting.ledgers()) == ([0, 1, 5, 6], {"0": "0:7"})
+    assert [(event.details["lost"], event.details["total"]) for event in losses(ingesting)] == [({"0": [2, 5]}, 3)]
+
+
+def losses(home: Home) -> list[AuditEventValue]:
+    """What the audit says of entries that were lost."""
+    with home.catalog.join() as handle:
+        events = handle.transact(lambda transaction: [event for _, event in transaction.items(AUDIT_EVENT)])
+    return [event for event in events if event.operation == "skip-lost"]
+
+
+def test_a_loss_is_recorded_once_whoever_dies_before_the_rows_come(ingesting: Home) -> None:
+    ingesting.declare_reader(source={"on_expired": "earliest"})
+    ingesting.send_rows(0, 2)
+    ingesting.ingest()
+    ingesting.send_rows(0, 5)
+    ingesting.buffer.logs[0].expire(5)
+    for _ in range(2):
+        with pytest.raises(Crash), dying_at("ingest.after-record-lost"):
+            ingesting.ingest()
+    ingesting.ingest()
+    (event,) = losses(ingesting)
+    assert (event.details["total"], "on_expired" in event.who, ingesting.ids()) == (3, True, [0, 1, 5, 6])
+
+
+def test_a_loss_of_latest_rows_is_recorded_too(ingesting: Home) -> None:
+    ingesting.declare_latest(source={"on_expired": "earliest"})
+    ingesting.send_rows(0, 2)
+    ingesting.ingest()
+    ingesting.send_rows(0, 5)
+    ingesting.buffer.logs[0].expire(5)
+    ingesting.ingest()
+    (event,) = losses(ingesting)
+    assert (event.details["lost"], ingesting.ids()) == ({"0": [2, 5]}, [0, 1, 5, 6])
 
 
 def test_what_expires_while_it_is_read_is_counted(ingesting: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -249,10 +249,10 @@ class DiscardRecords(Protocol):
 
 
 class LossRecords(Protocol):
-    """The store of records of entries that a replay went on without: who decided that, and when."""
+    """The store of records of entries that a replay, or an ingest, went on without: who decided that, and when."""
 
     def add(self, collection: str, details: Mapping[str, Any], *, who: str) -> None:
-        """Store a record. Raises as ``Modes.read``."""
+        """Store a record, unless the same one is stored. Raises as ``Modes.read``."""
 
 
 class BatchLog(Protocol):

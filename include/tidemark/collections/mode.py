@@ -56,6 +56,11 @@ def read_mode(deployment: Deployment) -> Mode:
     return mode_of(deployment.modes.read(), deployment.generation)
 
 
+def stands_by(deployment: Deployment) -> bool:
+    """Tell whether an older deployment leads, of which this one must change nothing. Raises as ``read_mode``."""
+    return deployment.modes.read().generation != deployment.generation and read_mode(deployment) is Mode.READ_ONLY
+
+
 def join_to_write(shard: Shard, deployment: Deployment) -> tuple[Writer, Mode]:
     """Take the shard's token and then read the mode: only in this order the next switch fences the writer.
 

@@ -15,6 +15,7 @@ from tidemark.collections.declarations.lifecycle import Late
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.errors import FencedByEpoch, InputsGone, RangeOverlap, UpperMismatch
 from tidemark.iceberg.shards import Shards
+from tidemark.ingest.order.lost_numbers import record_lost
 from tidemark.ingest.parts.ingesting import Engine, Ingesting, open_ingesting
 from tidemark.ingest.parts.reporting import closing_of, name_of, report
 from tidemark.ingest.parts.shares import Minted, share_out
@@ -84,6 +85,7 @@ def _stage(run: Ingesting, minted: Minted) -> CollectionReport:
     Rules.declared(run.declaration).refuse_when_read_only(run.mode, generation=target.deployment.generation)
     puts_aside = closing is not None and closing.rules.lifecycle.late is Late.QUARANTINE
     table, entries = run.head.table, count_entries(minted.planned, minted.batches.batches)
+    record_lost(target, minted.planned, minted.batches.batches)
     tallies: list[Tally] = []
     row_count = 0
     for name, planned, batches, begun in [

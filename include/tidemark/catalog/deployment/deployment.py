@@ -82,11 +82,12 @@ class CatalogLosses:
     membership: Membership
 
     def add(self, collection: str, details: Mapping[str, Any], *, who: str) -> None:
-        self.membership.change(
-            lambda transaction: transaction.audit(
-                SKIPPING, kind=COLLECTION, subject=collection, who=who, details=details
-            )
-        )
+        def change(transaction: Transaction) -> None:
+            events = (event for _, event in transaction.items(AUDIT_EVENT) if event.operation == SKIPPING)
+            if not any((event.subject, event.who, event.details) == (collection, who, details) for event in events):
+                transaction.audit(SKIPPING, kind=COLLECTION, subject=collection, who=who, details=details)
+
+        self.membership.change(change)
 
 
 def _discards(transaction: Transaction) -> dict[str, dict[str, Any]]:

@@ -27,6 +27,7 @@ from tidemark.ingest.latest.commit import Attempt, commit_portion
 from tidemark.ingest.latest.decoding import ChangeDecoder
 from tidemark.ingest.latest.portion import PORTION_BYTES, PORTION_ENTRIES, ChangeReading, read_portion
 from tidemark.ingest.messages import decoded_columns
+from tidemark.ingest.order.lost_numbers import record_lost
 from tidemark.ingest.plan import PlannedRange, plan_ingest
 from tidemark.ingest.progress import GROUP_PREFIX, measure
 from tidemark.ingest.publish import Target, drop_attempts, find_attempts, finish_pending, finish_quarantine
@@ -176,6 +177,7 @@ def _ingest_portion(run: _Run) -> bool:
     reading = ChangeReading(run.connection, run.reader, target.log, decoder)
     portion = read_portion(reading, run.planned, most_bytes=run.portion_bytes)
     attempt = Attempt(target, run.declaration, writer, head, reading, portion)
+    record_lost(target, portion.ranges)
     state = commit_portion(attempt)
     fail_point("latest.after-publish")
     run.done.add(attempt, state)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import reduce
 from typing import Any
@@ -87,6 +87,7 @@ def report(
     }
     run.dropped.clear()
     details |= {name: what for name, what in told.items() if what}
+    _warn(run.declaration.name, details)
     if closing is not None:
         refused = sum(tally.arrivals.refused for tally in tallies)
         details |= describe_changes(published.counted if published else None, refused=refused)
@@ -102,3 +103,10 @@ def report(
         batches=len(ranges) + len(batches),
         details=details,
     )
+
+
+def _warn(collection: str, details: Mapping[str, Any]) -> None:
+    """Log what becomes of no row: nobody sees the report of a storage worker's round."""
+    for what in ("refused_batches", "dropped"):
+        if what in details:
+            log.warning("%s: %s: %s", collection, what.replace("_", " "), details[what])

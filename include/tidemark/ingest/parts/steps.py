@@ -36,6 +36,7 @@ from tidemark.ingest.buffer_log import BufferLog, look_at
 from tidemark.ingest.delivery import Rows, RowsForSpark, RowsInMemory, StagedRows, read_into_memory
 from tidemark.ingest.messages import RowDecoder, decoded_columns
 from tidemark.ingest.order.log_turns import find_turn
+from tidemark.ingest.order.lost_numbers import record_lost
 from tidemark.ingest.partitions.closing import Look, check_late
 from tidemark.ingest.partitions.state import PartitionRules, Partitions, check_event_times
 from tidemark.ingest.parts.ingesting import Ingesting
@@ -363,6 +364,7 @@ def append(run: Ingesting, minted: Minted, parts: Sequence[Part], *, measures: b
             for part, rows in arrived
             if part.has_bad
         )
+        record_lost(target, ranges, batches.batches)
         published = publish_rows(
             target, names, [rows for _, rows in arrived], closing, turn=minted.turn, pending=pending
         )
