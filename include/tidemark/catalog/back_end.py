@@ -26,7 +26,7 @@ from tidemark.catalog.items.item import Change
 from tidemark.catalog.items.kinds import DATA_VERSION_KEY, GENERATION_KEY, TOMBSTONE
 from tidemark.catalog.items.transaction import Transaction
 from tidemark.clock import Clock
-from tidemark.errors import CorruptState, Uninitialized
+from tidemark.errors import CorruptState, NotWritable, Uninitialized
 
 R = TypeVar("R")
 
@@ -234,3 +234,14 @@ class BackEnd(Protocol):
         Needs no fence; all records are as of one instant. Two dumps are equal exactly when nothing durable changed in
         between. Yields nothing if the back end does not exist.
         """
+
+
+def open_to_read(end: BackEnd, *, generation: int, clock: Clock) -> Handle:
+    """Open a back end that nobody is to change; items of an older data version are migrated, in memory alone.
+
+    Raises as ``BackEnd.open``: ``NotWritable`` if it was never opened writable.
+    """
+    try:
+        return end.open(OpenMode.READ_ONLY, generation=generation, clock=clock)
+    except NotWritable:  # perhaps because of an older data version
+        return end.open(OpenMode.SAVEPOINT, generation=generation, clock=clock)

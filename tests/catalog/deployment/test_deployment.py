@@ -13,11 +13,24 @@ from tests.support.clock import SteppedClock
 from tests.support.homes import MIGRATE, ROLLBACK, Home
 from tidemark.catalog.back_end import OpenMode
 from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.catalog.deployment.membership import Membership
 from tidemark.catalog.deployment.modes import look_at_mode
 from tidemark.catalog.deployment.registry import parse_declaration
-from tidemark.catalog.items.kinds import AUDIT_EVENT, COLLECTION, DEPLOYMENT, CollectionValue, NamedKey
+from tidemark.catalog.items.data_versions import DataMigration
+from tidemark.catalog.items.item import Change
+from tidemark.catalog.items.kinds import (
+    AUDIT_EVENT,
+    COLLECTION,
+    DEPLOYMENT,
+    SETTING,
+    CollectionValue,
+    NamedKey,
+    SettingValue,
+)
 from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.protocol import FENCE_STASH, SET_TOMBSTONE
+from tidemark.catalog.persist.persist import PersistCatalog
+from tidemark.catalog.stash.stash import Stash
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode, StoredMode
 from tidemark.collections.mode import read_mode
@@ -26,6 +39,7 @@ from tidemark.errors import (
     CorruptState,
     FencedByEpoch,
     FencedByGeneration,
+    IncompatibleDataVersion,
     NotLed,
     NotPossible,
     NotWritable,
@@ -39,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from tidemark.catalog.items.contents import Contents
     from tidemark.catalog.items.transaction import Transaction
     from tidemark.catalog.opening.opening import Step
     from tidemark.collections.deployment import Deployment
@@ -166,6 +181,36 @@ def test_a_newer_deployment_reads_along_and_changes_nothing_until_it_leads(home:
     for ask in (lambda: read_mode(deployed(home)), deployed(home).registry.read):
         with pytest.raises(FencedByGeneration):
             ask()
+
+
+@pytest.mark.parametrize("direction", [ROLLBACK, MIGRATE])
+def test_a_newer_program_reads_along_in_its_own_format_and_migrates_the_items_once_it_leads(
+    home: Home, direction: Direction
+) -> None:
+    home.open(direction, add=["a"])
+    migrations = (DataMigration(2, a_to_b),)
+    stash, persist = (
+        Stash.of(home.settings, migrations=migrations),
+        PersistCatalog(home.settings, migrations=migrations),
+    )
+    ends = replace(home.ends, generation=2, stash=stash, persist=persist)
+    newer, before = Membership(replace(home.catalog, ends=ends)), home.dumps()
+    assert newer.read(setting_names) == {"b"}
+    assert home.dumps() == before
+    newer.lead()
+    assert newer.change(setting_names) == {"b"}
+    for old, refused in ((home, FencedByGeneration), (home.of_generation(2), IncompatibleDataVersion)):
+        with pytest.raises(refused):
+            old.setting_names()
+
+
+def a_to_b(contents: Contents) -> list[Change]:
+    a, b = (SETTING.item(NamedKey(name=name), SettingValue(value="v")) for name in "ab")
+    return [Change(a, -1), Change(b, 1)] if a in set(contents) else []
+
+
+def setting_names(transaction: Transaction) -> set[str]:
+    return {key.name for key, _ in transaction.items(SETTING)}
 
 
 def deployment_states(home: Home) -> list[tuple[int, str]]:

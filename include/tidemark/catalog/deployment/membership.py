@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import TypeVar
 
-from tidemark.catalog.back_end import OpenMode
+from tidemark.catalog.back_end import open_to_read
 from tidemark.catalog.items.data_versions import check_generation
 from tidemark.catalog.items.transaction import Transaction
 from tidemark.catalog.opening.catalog import Catalog
@@ -66,14 +66,15 @@ class Membership:
     def read(self, look: Callable[[Transaction], R]) -> R | None:
         """Return the result of ``look`` on the items of the truth; None if the catalog never had a leader.
 
-        Commits nothing, so a deployment newer than the leader's may read. Raises as ``truth`` and ``BackEnd.open``.
+        Commits nothing, so a deployment newer than the leader's may read, also with a program that has a newer data
+        version. Raises as ``truth`` and ``BackEnd.open``.
         """
         truth = self.truth()
         if truth is None:
             return None
         ends = self._catalog.ends
         end = ends.truth(tombstone=truth.tombstone)
-        with end.open(OpenMode.READ_ONLY, generation=truth.deployment_generation, clock=ends.clock) as handle:
+        with open_to_read(end, generation=truth.deployment_generation, clock=ends.clock) as handle:
             # Same epoch as when we saw the leader: nobody opened the catalog since, so this side is still the truth.
             self._check(handle.epoch)
             return handle.transact(look)

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from tidemark.atomic_files import write_whole
-from tidemark.catalog.back_end import OpenMode
+from tidemark.catalog.back_end import open_to_read
 from tidemark.catalog.items.item import canonical_json
 from tidemark.catalog.opening.catalog import Catalog
 from tidemark.catalog.opening.dry_run import MigrationReport
 from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.side_contents import carried
-from tidemark.errors import NotWritable
 
 VERSION = 1
 
@@ -70,11 +69,7 @@ def present_digest(catalog: Catalog, direction: Direction) -> str:
     """
     ends, truth = catalog.ends, catalog.truth()
     end = ends.truth(tombstone=truth.tombstone)
-    try:
-        handle = end.open(OpenMode.READ_ONLY, generation=ends.generation, clock=ends.clock)
-    except NotWritable:  # perhaps because of an older format, which a dry run migrates in memory
-        handle = end.open(OpenMode.SAVEPOINT, generation=ends.generation, clock=ends.clock)
-    with handle:
+    with open_to_read(end, generation=ends.generation, clock=ends.clock) as handle:
         contents = carried(handle.snapshot()).digest()
     return plan_digest(direction, truth_before=end.name, contents=contents)
 
