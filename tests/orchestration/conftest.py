@@ -2,14 +2,21 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
+from airflow.sdk._shared.observability.metrics.statsd_logger import SafeStatsdLogger
+from airflow.sdk.observability import stats
+from statsd import StatsClient  # type: ignore[import-untyped]  # it has no types of its own
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 FAKE_SPARK_SUBMIT = f"""#!{sys.executable}
@@ -76,3 +83,38 @@ def spark_submit(tmp_path: Path, installation: Path, monkeypatch: pytest.MonkeyP
     executable.chmod(executable.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     return FakeSparkSubmit(folder)
+
+
+class StatsdServer:
+    """A server of StatsD: what Airflow's own client sends it, over UDP."""
+
+    def __init__(self) -> None:
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind(("127.0.0.1", 0))
+        self.socket.settimeout(0)
+
+    @property
+    def port(self) -> int:
+        port: int = self.socket.getsockname()[1]
+        return port
+
+    def received(self) -> dict[str, str]:
+        """Return what came since the last call: values with their types, by names with their tags."""
+        found = []
+        with suppress(BlockingIOError):
+            while True:
+                found += self.socket.recv(65_536).decode().splitlines()
+        return dict(line.split(":", 1) for line in found)
+
+
+@pytest.fixture
+def statsd() -> Iterator[StatsdServer]:
+    """A server that Airflow's metrics go to, with the tags of InfluxDB."""
+    server = StatsdServer()
+    client = StatsClient("127.0.0.1", server.port)
+    made: Any = SafeStatsdLogger(client, influxdb_tags_enabled=True, statsd_influxdb_enabled=True)
+    stats.initialize(factory=lambda: made, export_legacy_names=True)
+    yield server
+    stats.initialize(factory=NoStatsLogger, export_legacy_names=True)
+    client.close()
+    server.socket.close()

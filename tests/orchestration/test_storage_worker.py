@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil  # type: ignore[import-untyped]  # it has no stubs of its own
 import pytest
-from airflow.sdk._shared.observability.metrics.base_stats_logger import NoStatsLogger
-from airflow.sdk._shared.observability.metrics.statsd_logger import SafeStatsdLogger
 from airflow.sdk.exceptions import AirflowFailException
-from airflow.sdk.observability import stats
 
 from tests.conftest import settings_in
 from tests.support.crash import start
@@ -31,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.orchestration.conftest import StatsdServer
     from tests.support.crash import Started
 
 LOST_EXIT, ONE_MINUTE = 3, 1
@@ -124,42 +121,22 @@ def test_a_worker_of_an_older_deployment_ends_the_task_for_good(declared: Home) 
         operator().execute({})
 
 
-@dataclass
-class Client:
-    """What StatsD is sent, in the place of its client, which is not installed here."""
-
-    sent: dict[str, float] = field(default_factory=dict)
-
-    def gauge(self, stat: str, value: float, _rate: float, _delta: bool) -> None:  # noqa: FBT001 - as it is called
-        self.sent[stat] = value
-
-
-@pytest.fixture
-def statsd() -> Iterator[Client]:
-    client = Client()
-    made: Any = SafeStatsdLogger(client, influxdb_tags_enabled=True, statsd_influxdb_enabled=True)  # type: ignore[arg-type]
-    stats.initialize(factory=lambda: made, export_legacy_names=True)
-    yield client
-    stats.initialize(factory=NoStatsLogger, export_legacy_names=True)
-
-
-def test_gauges_tell_how_the_objects_are_that_a_worker_leads(declared: Home, statsd: Client) -> None:
+def test_gauges_tell_how_the_objects_are_that_a_worker_leads(declared: Home, statsd: StatsdServer) -> None:
     news = News(upper=3, rounds=7, rows=8, waiting=9, lag_ms=10, behind_ms=11)
     dataflows = {"1": {"name": "events", "started_at": 0, **news.to_json()}}
     show(declared.settings, 0, "events", dataflows=dataflows)
     send_metrics(declared.settings, 0)
     of_events = {"rounds": 7, "rows": 8, "waiting": 9, "lag_ms": 10, "behind_ms": 11}
-    assert statsd.sent == {
-        f"tidemark.storage.{gauge},object=events,worker=0": value for gauge, value in of_events.items()
+    assert statsd.received() == {
+        f"tidemark.storage.{gauge},object=events,worker=0": f"{value}|g" for gauge, value in of_events.items()
     }
-    statsd.sent.clear()
     send_metrics(declared.settings, 1)
-    assert statsd.sent == {}, "each object is told once, by its leader"
+    assert statsd.received() == {}, "each object is told once, by its leader"
 
 
-def test_a_database_that_is_away_leaves_a_gap(declared: Home, statsd: Client) -> None:
+def test_a_database_that_is_away_leaves_a_gap(declared: Home, statsd: StatsdServer) -> None:
     away = declared.settings.catalog_path.with_suffix(".away")
     declared.settings.catalog_path.rename(away)
     declared.settings.catalog_path.mkdir()
     send_metrics(declared.settings, 0)
-    assert statsd.sent == {}
+    assert statsd.received() == {}

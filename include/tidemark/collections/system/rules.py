@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -93,7 +94,6 @@ def statistics_of(operation: str, name: str, known: CatalogObject, result: Colle
     if _is_of_another(result) or (result.outcome is Outcome.SKIPPED and result.error is None):
         return None
     sequencers = result.details.get("sequencers", {}).values()
-    lags = [measures["lag_ms"] for measures in sequencers if "lag_ms" in measures]
     read_bytes = [measures["read_bytes"] for measures in sequencers if "read_bytes" in measures]
     return {
         "object": name,
@@ -104,9 +104,16 @@ def statistics_of(operation: str, name: str, known: CatalogObject, result: Colle
         "error": result.error.kind if result.error else None,
         "rows": result.inserted + result.retracted,
         "bytes": result.details.get("bytes", sum(read_bytes) if read_bytes else None),
-        "lag_ms": result.details.get("lag_ms", max(lags, default=None)),
+        "lag_ms": lag_of(result.details),
         "seconds": result.seconds,
     }
+
+
+def lag_of(details: Mapping[str, Any]) -> int | None:
+    """Return how long the oldest of what a run left waits, in ms, as the details of its report say; None: not known."""
+    lags = [measures["lag_ms"] for measures in details.get("sequencers", {}).values() if "lag_ms" in measures]
+    lag_ms: int | None = details.get("lag_ms", max(lags, default=None))
+    return lag_ms
 
 
 def _is_of_another(result: CollectionReport) -> bool:
