@@ -1,8 +1,8 @@
-"""Triggers that watch the mode of the deployment, partitions, and who leads the system's own catalog, and its truth.
+"""Triggers that watch the mode of the deployment, partitions, who leads the system's own catalog, and its truth.
 
 They only read, hold no state, and several may run at once. They live here because every triggerer has ``plugins/`` on
-its path. They look without a JVM and without pyiceberg, in a few ms, off the event loop. What cannot be read now is
-asked again: a catalog that restarts ends no wait.
+its path. They look without a JVM, off the event loop; those that every run waits for also without pyiceberg, in a few
+ms. What cannot be read now is asked again: a catalog that restarts ends no wait.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from tidemark.catalog.opening.resume import Fences
 from tidemark.catalog.stash.stash import Stash
 from tidemark.errors import TidemarkError, Unreachable
 from tidemark.orchestration.connections import load_settings
+from tidemark.orchestration.sensors.caught_up import see_readiness
 from tidemark.orchestration.sensors.fences import see_fences
 from tidemark.orchestration.sensors.leader import see_leader
 from tidemark.orchestration.sensors.mode import see_mode
@@ -108,6 +109,13 @@ class LedTrigger(_WaitingTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         yield await self.look_until(repeated(see_leader), lambda seen: not seen.obstacle, what="catalog")
+
+
+class CaughtUpTrigger(_WaitingTrigger):
+    """Waits until this deployment, which stands by, is ready to lead."""
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        yield await self.look_until(repeated(see_readiness), lambda seen: not seen.obstacle, what="readiness")
 
 
 class PartitionClosedTrigger(_WaitingTrigger):

@@ -33,6 +33,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/collections/staged": 109,
     "tests/collections/system": 38,
     "tests/dags": 268,
+    "tests/deployment": 21,
     "tests/examples": 75,
     "tests/iceberg": 6,
     "tests/iceberg/commit": 101,

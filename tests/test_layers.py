@@ -44,9 +44,10 @@ LAYERS = (
     FOUNDATION,
     ["tidemark.iceberg"],
     ["tidemark.collections"],
-    ["tidemark.catalog", "tidemark.write_buffer", "tidemark.lifecycle", "tidemark.deployment"],
+    ["tidemark.catalog", "tidemark.write_buffer", "tidemark.lifecycle"],
     ["tidemark.ingest", "tidemark.sinks"],
     ["tidemark.storage"],
+    ["tidemark.deployment"],
     ["tidemark.spark", "tidemark.entry_points"],  # the start of a process: nothing below may open a session
     ["tidemark.__init__"],  # what a program may import
     ["tidemark.orchestration"],

@@ -139,6 +139,10 @@ class NotUnique(Refused):
     """Another item holds a value that only one item of the kind may hold."""
 
 
+class NotCaughtUp(Refused):
+    """A deployment that stands by is not ready to lead; nothing was changed."""
+
+
 class ForeignCommit(Refused):
     """Another engine wrote to a collection whose declaration says ``on_foreign_commit: fail``."""
 

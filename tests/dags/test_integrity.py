@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 DAG_FILES = sorted((PROJECT_ROOT / "dags").glob("*.py"))
 DAG_IDS = [path.stem for path in DAG_FILES]
-ON_DEMAND = {"migrate_catalog", "rollback_catalog", "switch_mode"}
+ON_DEMAND = {"migrate_catalog", "rollback_catalog", "switch_mode", "promote_deployment"}
 ALWAYS = {"run_storage_workers"}  # the next run begins before the last one ends, so that nobody waits for the end
 WITHOUT_SPARK = ON_DEMAND | ALWAYS
 TIMETABLES = {

@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.module_loading import import_string
-from tidemark_triggers import ModeSwitchTrigger, PartitionClosedTrigger, WorkersTrigger, WritableTrigger
+from tidemark_triggers import (
+    CaughtUpTrigger,
+    ModeSwitchTrigger,
+    PartitionClosedTrigger,
+    WorkersTrigger,
+    WritableTrigger,
+)
 
 from tests.conftest import settings_in
 from tests.support.clock import SteppedClock
@@ -51,6 +57,7 @@ async def next_event(events: AsyncIterator[TriggerEvent]) -> Any:
     "trigger",
     [
         WritableTrigger(poll_seconds=0.5),
+        CaughtUpTrigger(poll_seconds=5.0),
         ModeSwitchTrigger(poll_seconds=2.0),
         PartitionClosedTrigger(collection="events", partition="2013-01-03T05", poll_seconds=3.0),
         WorkersTrigger(run="run", workers=2, minutes=55, seen={"seen": [0]}),

@@ -17,6 +17,7 @@ from tidemark.cli import batches, collections, holds, installation, objects, rec
 from tidemark.cli.buffers.commands import buffer
 from tidemark.cli.catalog.commands import catalog
 from tidemark.cli.console import escape_unknown_letters, print_error
+from tidemark.cli.deployment import deployment
 from tidemark.errors import TidemarkError, Unreachable, UsageError
 from tidemark.exit_codes import ExitCode
 from tidemark.report import ErrorReport
@@ -166,6 +167,7 @@ app.add_typer(catalog)
 app.add_typer(holds.hold)
 app.add_typer(sinks.sink)
 app.add_typer(storage.storage)
+app.add_typer(deployment)
 
 
 def main() -> int:

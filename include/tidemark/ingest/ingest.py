@@ -13,6 +13,7 @@ from tidemark.collections.append.ways_in import Rules
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.declarations.lifecycle import Late
 from tidemark.collections.deployment import Deployment, Mode
+from tidemark.collections.mode import stands_by
 from tidemark.errors import FencedByEpoch, InputsGone, RangeOverlap, UpperMismatch
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.order.lost_numbers import record_lost
@@ -86,6 +87,7 @@ def _stage(run: Ingesting, minted: Minted) -> CollectionReport:
     puts_aside = closing is not None and closing.rules.lifecycle.late is Late.QUARANTINE
     table, entries = run.head.table, count_entries(minted.planned, minted.batches.batches)
     record_lost(target, minted.planned, minted.batches.batches)
+    leads = not stands_by(target.deployment)  # where an ingestion begins, the deployment that leads decides
     tallies: list[Tally] = []
     row_count = 0
     for name, planned, batches, begun in [
@@ -96,7 +98,7 @@ def _stage(run: Ingesting, minted: Minted) -> CollectionReport:
         has_quarantined = any(part.has_quarantined for part in planned) or any(one.has_quarantined for one in batches)
         keeps_late = puts_aside and has_quarantined
         rows = read_planned(run, minted, planned, batches, table=table, entries=entries, keeps_late=keeps_late)
-        staged = stage_batch(target, name, rows, closing, turn=minted.turn, begun=begun)
+        staged = stage_batch(target, name, rows, closing, turn=minted.turn, begun=begun if leads else None)
         tallies += staged.tallies
         row_count += staged.batch.rows
     drop_attempts(target, run.other_attempts)

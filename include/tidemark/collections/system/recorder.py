@@ -21,9 +21,10 @@ from tidemark.collections.declarations.collection import QUARANTINE_SUFFIX, Kind
 from tidemark.collections.deployment import CatalogObject, Deployment, Mode, StatusKind
 from tidemark.collections.isolation import only_logging
 from tidemark.collections.maintenance.maintain import MaintenancePolicy, maintain
-from tidemark.collections.mode import read_mode
+from tidemark.collections.mode import read_mode, stands_by
 from tidemark.collections.objects.standing import ObjectKind
 from tidemark.collections.system.declarations import STATISTICS, STATUS, SYSTEM_DECLARATIONS
+from tidemark.collections.system.findings import note_findings
 from tidemark.collections.system.rules import SAYS_NOTHING, Status, StatusChange, resting, statistics_of, status_after
 from tidemark.collections.system.tables import open_table, read_newest
 from tidemark.fail_points import fail_point
@@ -46,6 +47,7 @@ Rows = list[dict[str, Any]]
 def record_run(deployment: Deployment, report: Report, *, clock: Clock, names: Sequence[str] = ()) -> None:
     """Record a run: each status that changed in one commit, and the measures of each object in another one.
 
+    A deployment that stands by beside the leader notes what its run found, in a place of its own, and nothing else.
     What is in the report and is not an object of the catalog, such as a quarantine, is left out, and so is an object
     that was dropped meanwhile, whoever has its name now. A run that ended before its first object failed for each of
     ``names``; without names, for all objects that such a run is for.
@@ -64,6 +66,9 @@ def record_run(deployment: Deployment, report: Report, *, clock: Clock, names: S
             for name, result in results.items()
             if name in objects and result.object_id in {None, objects[name].id}
         ]
+        if stands_by(deployment):
+            note_findings(deployment, report.operation, ran, now_ms=clock.now_ms())
+            return
         standings = deployment.objects.read()
         found = [
             (name, known, status_after(report.operation, result, standings.get(name))) for name, known, result in ran

@@ -18,7 +18,7 @@ from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import switch_mode
 from tidemark.orchestration.connections import load_settings, with_source_connections
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
-from tidemark.orchestration.sensors.mode import see_mode
+from tidemark.orchestration.sensors.mode import SeenMode, see_mode
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,11 @@ def switch_deployment(
                 log.warning("%s", why_not)
         seen = see_mode(settings)
     log.info("deployment %s is %s", seen.generation, seen.mode)
+    return announce_switch(seen, outlet_events, asset_state_store)
+
+
+def announce_switch(seen: SeenMode, outlet_events: Any, asset_state_store: Any) -> dict[str, Any]:
+    """Put the mode into the event of the asset, which the task must have as an outlet; return its facts."""
     if asset_state_store is not None:  # so that the watcher need not announce it again
         asset_state_store[MODE].set(CURSOR, seen.since_ms)
     outlet_events[MODE].extra = seen.facts

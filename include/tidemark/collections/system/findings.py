@@ -1,0 +1,118 @@
+"""What the runs of a deployment that stands by came to, object by object: whether it can take over is judged by that.
+
+A deployment that is newer than the leading one runs all that the leader runs, and stages. It must change nothing that
+the leader owns, so that it records neither statuses nor statistics: what it finds goes into a table of its own, beside
+Iceberg's in the catalog's database, which no other deployment reads. A lost finding comes again with the next run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from tidemark.collections.deployment import Applied, CatalogObject, Deployment
+from tidemark.errors import Unreachable
+from tidemark.frontier import frontier_json
+from tidemark.iceberg.leases.statements import CatalogStatements
+from tidemark.report import CollectionReport, Outcome
+from tidemark.secrets.redaction import first_line
+from tidemark.settings import Settings
+
+# The operations of a deployment that stands by which tell whether it could do the leader's work.
+TELLING: Final = frozenset({"reconcile", "ingest", "append"})
+
+_TABLE = """
+CREATE TABLE IF NOT EXISTS tidemark_findings (
+    generation BIGINT NOT NULL, object TEXT NOT NULL, value TEXT NOT NULL, PRIMARY KEY (generation, object)
+)
+"""
+_PUT = (
+    "INSERT INTO tidemark_findings (generation, object, value) VALUES ({0}, {0}, {0}) "
+    "ON CONFLICT (generation, object) DO UPDATE SET value = excluded.value"
+)
+_READ = "SELECT object, value FROM tidemark_findings WHERE generation = {0}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What the last run over one object came to. Times are ms since the Unix epoch.
+
+    ``object_id`` and ``definition`` tell whether it is about the object as it is applied now. ``upper`` is that of the
+    collection as the run saw it; ``well_since_ms`` is the first of the runs that all went well, None after a failure.
+    """
+
+    object_id: int
+    definition: str
+    operation: str
+    outcome: str
+    error: str = ""
+    hint: str = ""
+    upper: int | str | None = None
+    found_ms: int
+    well_since_ms: int | None
+
+
+def definition_of(applied: Applied, name: str) -> str:
+    """Return a text that changes with what is applied under a name."""
+    return hashlib.sha256(applied.texts.get(name, "").encode()).hexdigest()[:32]
+
+
+def note_findings(
+    deployment: Deployment, operation: str, ran: Iterable[tuple[str, CatalogObject, CollectionReport]], *, now_ms: int
+) -> None:
+    """Store what a run came to. Raises ``Unreachable`` if the catalog's database cannot be written."""
+    told = [each for each in ran if operation in TELLING and each[2].outcome is not Outcome.SKIPPED]
+    if not told:
+        return
+    applied, before = deployment.registry.read(), read_findings(deployment.settings)
+    statements = _statements(deployment.settings)
+    with closing(statements):
+        for name, known, result in told:
+            found = _find(operation, known, result, definition_of(applied, name), before.get(name), now_ms=now_ms)
+            try:
+                statements.execute(_PUT, deployment.generation, name, json.dumps(asdict(found)))
+            except statements.failures as error:
+                raise Unreachable(
+                    f"what deployment {deployment.generation} found cannot be stored: {first_line(error)}",
+                    hint="check TIDEMARK_CATALOG_URI, and whether its user may make tables",
+                ) from error
+
+
+def read_findings(settings: Settings) -> Mapping[str, Finding]:
+    """Return what the runs of this deployment found last, by object. Raises ``Unreachable``."""
+    with closing(_statements(settings)) as statements:
+        rows = statements.query(_READ, settings.generation)
+    return {name: Finding(**json.loads(value)) for name, value in rows}
+
+
+def _find(
+    operation: str,
+    known: CatalogObject,
+    result: CollectionReport,
+    definition: str,
+    before: Finding | None,
+    *,
+    now_ms: int,
+) -> Finding:
+    error = result.error
+    same = before is not None and (before.object_id, before.definition) == (known.id, definition)
+    well_since_ms = before.well_since_ms if same and before is not None else None
+    return Finding(
+        object_id=known.id,
+        definition=definition,
+        operation=operation,
+        outcome=result.outcome.value,
+        error=f"{error.kind}: {error.message}" if error else "",
+        hint=error.hint if error else "",
+        upper=None if result.lower is None else frontier_json(result.lower),
+        found_ms=now_ms,
+        well_since_ms=None if error else now_ms if well_since_ms is None else well_since_ms,
+    )
+
+
+def _statements(settings: Settings) -> CatalogStatements:
+    return CatalogStatements(settings, table=_TABLE, application="tidemark-findings")

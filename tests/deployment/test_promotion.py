@@ -1,0 +1,204 @@
+"""A deployment stands by, catches up, and is promoted: refused before that, safe twice, and at every death."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.dying import Crash, dying_at
+from tidemark.catalog.deployment.modes import FAIL_POINTS as OPENED
+from tidemark.catalog.items.kinds import AUDIT_EVENT, DeploymentState
+from tidemark.catalog.opening.protocol import ANNOUNCE, FENCE_PERSIST, FENCE_STASH, READ_HEADS, READ_TOMBSTONE
+from tidemark.collections.mode import FAIL_POINTS as SWITCHED
+from tidemark.collections.staged.flush import flush_all
+from tidemark.collections.system.recorder import record_run
+from tidemark.deployment.promotion import check_plan, make_plan, plan_text, promote
+from tidemark.deployment.readiness import Readiness, read_readiness
+from tidemark.errors import FencedByGeneration, NotCaughtUp, Refused, TidemarkError, UsageError
+
+if TYPE_CHECKING:
+    from tests.support.homes import Home
+    from tidemark.collections.deployment import StoredMode
+
+MINUTE_MS = 60_000
+OPENING = [step.fail_point for step in (READ_HEADS, FENCE_STASH, FENCE_PERSIST, READ_TOMBSTONE, ANNOUNCE)]
+ON_THE_WAY = {DeploymentState.READY_TO_PROMOTE, DeploymentState.PROMOTING, DeploymentState.IS_LEADER}
+
+
+def run(home: Home) -> None:
+    """Ingest as a scheduled run does, and record the run."""
+    record_run(home.deployment, home.ingest_all(), clock=home.clock)
+
+
+def look(home: Home) -> Readiness:
+    return read_readiness(home.deployment, clock=home.clock)
+
+
+def catch_up(home: Home) -> None:
+    run(home)
+    home.clock.step(MINUTE_MS)
+
+
+def lead(home: Home, *, forced: bool = False, why: str = "", approved: str | None = None) -> StoredMode:
+    plan = make_plan(home.deployment, clock=home.clock, is_forced=forced)
+    return promote(home.shards, home.deployment, plan, approved=approved, who="ada", why=why)
+
+
+def flush(home: Home) -> None:
+    assert flush_all(home.shards, home.deployment, (), clock=home.clock).exit_code == 0
+
+
+def test_a_deployment_comes_from_one_state_to_the_next(old: Home, new: Home) -> None:
+    assert look(old).state is DeploymentState.IS_LEADER
+    assert look(new).state is DeploymentState.INITIALIZING
+    run(new)
+    found = look(new)
+    assert (found.state, [each.name for each in found.obstacles]) == (DeploymentState.CATCHING_UP, ["events"])
+    new.clock.step(MINUTE_MS)
+    assert look(new).state is DeploymentState.READY_TO_PROMOTE
+    lead(new)
+    assert look(new).state is DeploymentState.IS_LEADER
+    with pytest.raises(FencedByGeneration):
+        look(old)
+
+
+def test_what_no_run_of_it_looks_at_holds_nothing_up(old: Home, new: Home) -> None:
+    old.declare_latest("last", source={"table": "l"})
+    old.declare_writer("gate", writes_to=None)
+    catch_up(new)
+    assert look(new).is_ready
+    assert {each.name: each.why[:15] for each in look(new).objects if each.why} == {
+        "gate": "appends go on a",
+        "last": "the leader alon",
+    }
+
+
+def test_what_is_altered_has_to_be_looked_at_again(old: Home, new: Home) -> None:
+    catch_up(new)
+    old.declare_reader(source={"every": "1s"})
+    (late,) = look(new).obstacles
+    assert late.why == "it was altered since this deployment's last run over it"
+    catch_up(new)
+    assert look(new).is_ready
+
+
+def test_a_failure_begins_the_wait_anew(new: Home) -> None:
+    catch_up(new)
+    new.buffer_folder.rename(new.folder / "away")
+    run(new)
+    (late,) = look(new).obstacles
+    assert late.why.startswith("its last run failed: BufferMissing: ")
+    (new.folder / "away").rename(new.buffer_folder)
+    run(new)
+    assert not look(new).is_ready
+    new.clock.step(MINUTE_MS)
+    assert look(new).is_ready
+
+
+def test_a_promotion_is_refused_with_the_table_until_then(old: Home, new: Home) -> None:
+    before = old.dumps()
+    plan = make_plan(new.deployment, clock=new.clock)
+    with pytest.raises(NotCaughtUp) as refused:
+        check_plan(plan)
+    assert refused.value.exit_code == 65
+    assert refused.value.sample == [
+        {"object": "events", "lag": "", "why not yet": "no run of this deployment has looked at it yet"}
+    ]
+    with pytest.raises(NotCaughtUp):
+        lead(new)
+    with pytest.raises(UsageError):
+        lead(new, forced=True)
+    assert old.dumps() == before
+
+
+def test_a_forced_promotion_is_on_record_with_its_reason(new: Home) -> None:
+    stored = lead(new, forced=True, why="the old machine burns")
+    assert stored.generation == 2
+    with new.catalog.join() as handle:
+        events = [event for _, event in handle.transact(lambda transaction: list(transaction.items(AUDIT_EVENT)))]
+    (switch,) = [event for event in events if event.operation == "switch-mode"]
+    assert (switch.who, switch.details["why"]) == (
+        "ada",
+        "promoted from deployment 1 although it was not caught up: the old machine burns",
+    )
+
+
+def test_an_approval_holds_for_one_plan(old: Home, new: Home) -> None:
+    catch_up(new)
+    approved = make_plan(new.deployment, clock=new.clock).digest
+    old.send_rows(0, 5)
+    old.ingest()
+    run(new)
+    assert make_plan(new.deployment, clock=new.clock).digest == approved, "what every run changes does not count"
+    assert make_plan(new.deployment, clock=new.clock, is_forced=True).digest != approved
+    old.declare_reader("others")
+    catch_up(new)
+    before = old.dumps()
+    with pytest.raises(Refused, match="another promotion was approved"):
+        lead(new, approved=approved)
+    assert old.dumps() == before
+    lead(new, approved=make_plan(new.deployment, clock=new.clock).digest)
+
+
+def test_a_plan_says_what_will_happen(new: Home) -> None:
+    run(new)
+    text = plan_text(make_plan(new.deployment, clock=new.clock))
+    assert "Deployment **2** is to lead, in place of deployment **1**" in text
+    assert "| events | ingestion | catching up | 0 s | 0 | 0 | its runs go well for 0 s now: 60 s are wanted |" in text
+    assert "**Forced**: 1 objects" in text
+
+
+def test_rows_that_both_have_read_come_once(old: Home, new: Home) -> None:
+    old.send_rows(0, 4)
+    run(new)
+    assert new.branches()
+    old.ingest()
+    old.send_rows(1, 4)
+    catch_up(new)
+    lead(new)
+    flush(new)
+    run(new)
+    assert new.ids() == list(range(old.sent))
+    assert new.branches() == set()
+    with pytest.raises(TidemarkError):
+        old.ingest()
+
+
+def test_a_promotion_of_the_leader_changes_nothing(old: Home, new: Home) -> None:
+    catch_up(new)
+    lead(new)
+    before, states = old.dumps(), new.shard().load().state
+    lead(new)
+    assert (old.dumps(), new.shard().load().state) == (before, states)
+
+
+@pytest.mark.parametrize("point", [*OPENING, *OPENED, *SWITCHED])
+def test_a_promotion_that_dies_goes_on(old: Home, new: Home, point: str) -> None:
+    old.send_rows(0, 4)
+    catch_up(new)
+    approved = make_plan(new.deployment, clock=new.clock).digest
+    with pytest.raises(Crash), dying_at(point):
+        lead(new, approved=approved)
+    assert look(new).state in ON_THE_WAY
+    assert lead(new, approved=approved).generation == 2
+    flush(new)
+    assert look(new).state is DeploymentState.IS_LEADER
+    assert new.ids() == list(range(old.sent))
+    with pytest.raises(FencedByGeneration):
+        look(old)
+
+
+def test_the_way_back_is_the_same_way(old: Home, new: Home) -> None:
+    catch_up(new)
+    lead(new)
+    flush(new)
+    back = old.of_generation(3)  # the older program, under a new number
+    assert look(back).state is DeploymentState.INITIALIZING
+    catch_up(back)
+    lead(back)
+    old.send_rows(0, 2)
+    run(back)
+    assert back.ids() == list(range(old.sent))
+    with pytest.raises(FencedByGeneration):
+        look(new)

@@ -1,0 +1,163 @@
+"""A deployment that stands by does all that it does without one change of what the leader owns; its own is kept apart.
+
+Source: reference, collections_catalog_storage §9.1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.storage_workers import Workers
+from tidemark.cli.app import app
+from tidemark.clock import SystemClock
+from tidemark.collections.append.append import append_rows
+from tidemark.collections.holds import take_hold
+from tidemark.collections.maintenance.maintain import maintain_all
+from tidemark.collections.staged.batches import BatchName, list_batches
+from tidemark.collections.staged.discard import Selection, discard
+from tidemark.collections.staged.flush import flush_all
+from tidemark.collections.system.recorder import record_run
+from tidemark.collections.system.suspension import settle
+from tidemark.deployment.readiness import read_readiness
+from tidemark.errors import NotWritable, ReadOnly
+from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.state import NEVER
+from tidemark.iceberg.shards import SYSTEM
+from tidemark.report import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyiceberg.table.metadata import TableMetadata
+
+    from tests.support.homes import Home
+
+
+def everything(home: Home) -> dict[str, Any]:
+    """All that is durable and the leader's: both sides of the catalog, the tables, the buffer, the targets of sinks."""
+    shards = [*home.shards.all(), *home.shards.all(SYSTEM)]
+    return {
+        "catalog": home.dumps(),
+        "tables": {shard.identifier: of_the_leader(shard.load().table.metadata) for shard in shards},
+        "buffer": contents(home.buffer_folder),
+        "target": contents(home.folder / "out"),
+    }
+
+
+def of_the_leader(metadata: TableMetadata) -> dict[str, Any]:
+    """What a table is without the staging branches of deployment 2."""
+    properties = {name: value for name, value in metadata.properties.items() if name != "tidemark.ingest.quarantine.2"}
+    refs = {name: ref for name, ref in metadata.refs.items() if not name.startswith("staged/2/")}
+    apart = {ref.snapshot_id for name, ref in metadata.refs.items() if name not in refs}
+    return {
+        "properties": properties,
+        "schemas": (metadata.schemas, metadata.current_schema_id),
+        "refs": refs,
+        "snapshots": [each for each in metadata.snapshots if each.snapshot_id not in apart],
+        "statistics": [each for each in metadata.statistics if each.snapshot_id not in apart],
+    }
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_hours_of_runs_change_nothing_of_the_leader(old: Home, new: Home) -> None:
+    old.send_rows(0, 4)
+    record_run(old.deployment, old.ingest_all(), clock=old.clock)
+    before = everything(old)
+    for _ in range(5):
+        report = settle(new.deployment, new.ingest_all())
+        record_run(new.deployment, report, clock=new.clock)
+        assert new.run_sink().outcome is Outcome.SKIPPED
+        maintain_all(None, new.deployment, [], clock=new.clock)
+        read_readiness(new.deployment, clock=new.clock)
+        new.clock.step(3_600_000)
+    assert everything(old) == before
+
+
+def test_a_failure_suspends_nothing_of_the_leader(old: Home, new: Home) -> None:
+    away = old.folder / "away"
+    before = everything(old)
+    old.buffer_folder.rename(away)
+    report = settle(new.deployment, new.ingest_all())
+    record_run(new.deployment, report, clock=new.clock)
+    assert report.collections["events"].error is not None
+    away.rename(old.buffer_folder)
+    assert everything(old) == before
+
+
+def test_what_it_stages_is_kept_apart_and_listed(old: Home, new: Home) -> None:
+    before = everything(old)
+    old.send_rows(0, 4)
+    sent = contents(old.buffer_folder)
+    new.ingest()
+    assert everything(old) == before | {"buffer": sent}
+    assert {(batch.generation, batch.rows) for batch in list_batches(new.shards, ())} == {(2, 4)}
+    old.ingest()
+    assert old.ids() == list(range(old.sent)), "the leader goes on as if nobody else were there"
+    assert flush_all(old.shards, old.deployment, (), clock=old.clock).collections["events"].details["waiting"]
+
+
+OTHERS = """
+version: 1
+collections:
+  others: {kind: append-only, schema: "id bigint"}
+"""
+REFUSED: dict[str, Callable[[Home], object]] = {
+    "pause": lambda home: home.deployment.objects.pause(["events"]),
+    "resume": lambda home: home.deployment.objects.resume(["events"]),
+    "drop": lambda home: home.deployment.objects.drop(home.deployment.objects.look(["copies"])),
+    "flush": lambda home: flush_all(home.shards, home.deployment, (), clock=home.clock),
+    "discard": lambda home: discard(
+        home.shards, home.deployment, Selection(everything=True), who="ada", why="", clock=home.clock
+    ),
+    "hold": lambda home: take_hold(home.shard(), "ada", since=None, expires_at_ms=NEVER, deployment=home.deployment),
+}
+
+
+@pytest.mark.parametrize("change", REFUSED)
+def test_changes_are_refused(old: Home, new: Home, change: str) -> None:
+    before = everything(old)
+    with pytest.raises((ReadOnly, NotWritable)) as refused:
+        REFUSED[change](new)
+    assert refused.value.exit_code in {76, 77}
+    assert everything(old) == before
+
+
+def test_nothing_is_applied(old: Home, new: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = everything(old)
+    old.declarations.write_text(OTHERS)
+    monkeypatch.setenv("TIDEMARK_HOME", str(new.settings.home))
+    monkeypatch.setenv("TIDEMARK_GENERATION", "2")
+    assert app(["apply", str(old.declarations)]) == 77
+    assert everything(old) == before
+
+
+def test_an_append_is_staged(old: Home, new: Home) -> None:
+    old.declare_writer("gate", writes_to=None)
+    before = everything(old)
+    rows = pa.table({"id": pa.array([1], pa.int64()), "name": pa.array(["a"], pa.string())})
+    appended = append_rows(
+        new.shard("gate"), BatchName("ada", Range(0, 1)), rows, deployment=new.deployment, clock=new.clock
+    )
+    assert everything(old) == before, appended
+
+
+def test_its_workers_wait(old: Home, new: Home) -> None:
+    old.clock = new.clock = SystemClock()  # type: ignore[assignment]
+    old.declare_reader(source={"every": "1s"})
+    before = everything(old)
+    workers = Workers(new, 1)
+    try:
+        for _ in range(5):
+            workers.turn()
+    finally:
+        workers.close()
+    assert everything(old) == before
