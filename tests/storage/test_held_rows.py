@@ -5,12 +5,17 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from tests.ingest.event_rows import FIVE, at, send
 from tests.support.homes import Home
 from tests.support.storage_workers import Workers
+from tidemark.collections.append.append import append_rows
+from tidemark.collections.sources.formats.buffer import OnLost
+from tidemark.collections.staged.batches import BatchName
 from tidemark.errors import ConfigurationInvalid, InputsGone, Unreachable
+from tidemark.iceberg.shard.ledger import Range
 from tidemark.ingest.parts import RowMemory
 from tidemark.storage import sharing
 from tidemark.storage.dataflows import ingestion
@@ -59,6 +64,14 @@ def hold(workers: Workers, rows: int) -> None:
     workers.run_until(lambda: workers.workers_of("events") == [0, 1] and workers.object("events")["held"] == rows)
 
 
+def is_suspended(events: Home, why: str) -> bool:
+    """Tell whether the collection is suspended for that reason; let it be tried again after another one."""
+    standing = str(events.deployment.objects.read().get("events", ""))
+    if standing and why not in standing:
+        events.deployment.objects.resume(["events"])
+    return why in standing
+
+
 def break_reading(workers: Workers, error: TidemarkError, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the worker that does not lead fail to read."""
     process = workers.running[1 - workers.object("events")["holder"]]
@@ -89,6 +102,45 @@ def test_rows_wait_until_a_persist_is_due(events: Home, workers: Workers) -> Non
     assert events.branches() == set()
     assert workers.object("events")["held"] == 0
     assert [process.around.memory.held for process in workers.running.values()] == [{}, {}]
+
+
+def test_what_retention_takes_while_rows_are_held_is_named(events: Home, workers: Workers) -> None:
+    """The first rows of all: no ledger says yet where the collection begins."""
+    send_to_all(events, 1, 2)
+    hold(workers, 8)
+    events.buffer.logs[0].expire(1)
+    workers.run_until(lambda: is_suspended(events, "no longer exists"))
+    assert (events.ids(), events.ledgers()) == ([], {})
+    events.deployment.objects.resume(["events"])
+    declared = events.registry.get("events")
+    lenient = declared.model_copy(update={"source": declared.source.model_copy(update={"on_expired": OnLost.EARLIEST})})
+    events.registry.replace([lenient], seen=events.registry.read())
+    at(events, 30)
+    workers.run_until(lambda: len(events.ids()) == 7)
+    assert {*events.ledgers().values()} == {"0:2"}
+
+
+def test_a_log_that_is_made_anew_while_rows_are_held_is_named(events: Home, workers: Workers) -> None:
+    send_to_all(events, 1, 2)
+    hold(workers, 8)
+    events.make_buffer_anew()
+    send_to_all(events, 3)
+    workers.run_until(lambda: is_suspended(events, "was made anew"))
+    assert events.ids() == []
+
+
+def test_entries_that_are_of_other_collections_do_not_wait(events: Home, workers: Workers) -> None:
+    assert events.buffer.logs
+    declared = events.registry.get("events")
+    own = declared.model_copy(update={"source": declared.source.model_copy(update={"table": "own"})})
+    events.declare_writer()
+    events.registry.replace([own], seen=events.registry.read())
+    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "name": pa.array(["a", "b"])})
+    name = BatchName("ada", Range(0, 1))
+    append_rows(events.shard("gate"), name, rows, deployment=events.deployment, clock=events.clock)
+    written = {f"0:{log.list_numbers()[1]}" for log in events.buffer.logs.values() if log.list_numbers()[1]}
+    assert written
+    workers.run_until(lambda: {*events.ledgers().values()} == written)
 
 
 def test_a_worker_that_cannot_read_is_named_and_left_out(

@@ -191,7 +191,7 @@ class CachingCatalog(SqlCatalog):
         """Return the metadata files below the folder ``location`` that the catalog names."""
         below = IcebergTables.metadata_location.startswith(f"{location}/", autoescape=True)
         question = select(IcebergTables.metadata_location).where(IcebergTables.catalog_name == self.name, below)
-        with self.engine.connect() as connection:
+        with asking_the_catalog(), self.engine.connect() as connection:
             return {location for location in connection.execute(question).scalars() if location}
 
     def location_of(self, identifier: str | Identifier) -> str | None:

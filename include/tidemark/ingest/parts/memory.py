@@ -283,11 +283,14 @@ def find_due(run: Ingesting, minted: Minted, held: Sequence[Held]) -> str:
     if any(each.is_full for each in held):
         return "a worker holds as much as it may"
     rules, now_ms = closing.rules.lifecycle, run.target.clock.now_ms()
-    since_ms = [tally.arrived_ms for each in held for tally in each.tallies if tally.arrived_ms is not None]
+    tallies = [tally for each in held for tally in each.tallies]
+    if not tallies:  # batches of other collections, or numbers without entries: there is no row to wait with
+        return "nothing that was read is of this collection"
+    since_ms = [tally.arrived_ms for tally in tallies if tally.arrived_ms is not None]
     if since_ms and now_ms - min(since_ms) >= rules.persist_age_ms:  # bad rows, too, which no partition has
         return f"the oldest entry has been waiting for {rules.persist_age}"
     names = [name_of(run.target.log, planned) for planned in minted.planned]
-    counted = closing.advance(run.head, names, [tally for each in held for tally in each.tallies])
+    counted = closing.advance(run.head, names, tallies)
     size = OpenRows(sum(each.rows for each in held), sum(each.size_bytes for each in held))
     snapshot = Snapshot(
         collection=run.declaration.name, partitions=as_chunks(run.head, counted.partitions, closing.rules, size)

@@ -25,6 +25,7 @@ from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import check_buffer_source
 from tidemark.ingest.latest.ingest import ingest_latest
+from tidemark.ingest.order.beginnings import remember_beginnings
 from tidemark.ingest.partitions.state import PartitionRules
 from tidemark.ingest.parts import (
     Engine,
@@ -231,6 +232,7 @@ class IngestionDataflow:
         self, run: Ingesting, minted: Minted, shares: dict[int, Share], *, measures: bool
     ) -> CollectionReport | _Due:
         """Let all workers read on; return what of it is to be accepted now, and by whom, or a report if nothing is."""
+        remember_beginnings(run.target, minted, run.head)
         told = self._collect(run, minted, shares, holds=True)
         if told is None:
             return skipped(_LED_BY_ANOTHER)

@@ -54,12 +54,16 @@ class RoundBoard:
         self._left_out = {index: rounds - 1 for index, rounds in self._left_out.items() if rounds > 1}
         return [own, *(index for index in self.rounds.members if index not in {own, *self._left_out})]
 
+    @property
+    def _last(self) -> int:
+        """The number of the round that stands on the board, whoever leads it; 0: none of this start."""
+        entry = self.around.seen.board.get(round_place(self.id))
+        return entry.number if entry is not None and entry.life == self.started_at else 0
+
     def hand_out(self, minted: Minted, shares: Mapping[int, Share], *, holds: bool) -> bool:
         """Put a round on the board; return whether this worker leads the round: another one may be faster."""
         place = round_place(self.id)
-        entry = self.around.seen.board.get(place)
-        last = entry.number if entry is not None and entry.life == self.started_at else 0
-        self._number = max(self._number, last) + 1
+        self._number = max(self._number, self._last) + 1
         if [*shares] == [self.around.index] and not holds:  # else others hear that they are to hold nothing
             return True
         told = {str(index): share.to_json() for index, share in shares.items()}
@@ -69,13 +73,16 @@ class RoundBoard:
     def collect(self, workers: Iterable[int]) -> dict[int, Told]:
         """Return what ``workers`` hand back, once all of them have, but for those that are lost or take too long.
 
-        Raises ``InputsGone`` if nobody may write any more: the others wait, too.
+        Raises ``InputsGone`` if nobody may write any more: the others wait, too; or if another worker leads a later
+        round, for which it waits for this one.
         """
         found: dict[int, Told] = {}
         waited_for, until_s = set(workers), time.monotonic() + PATIENCE_S
         while waited_for:
             if not self.rounds.may_run:
                 raise InputsGone("the deployment became read-only, or this worker is to end")
+            if self._last > self._number:
+                raise InputsGone("another worker leads a later round")
             for index in sorted(waited_for):
                 entry = self.around.seen.board.get(round_place(self.id, index))
                 if entry is not None and (entry.life, entry.number) == (self.started_at, self._number):
