@@ -252,6 +252,17 @@ def test_rows_in_memory_count_as_large_as_they_become_in_files(wide: Home) -> No
         assert 1 <= sum(bool(reason) for reason in reasons) <= 5
 
 
+def test_rows_that_no_more_follow_count_for_the_soft_limit_too(wide: Home) -> None:
+    with holding(wide, count=1, soft_limit=4) as held:
+        assert held.take_round() == ""
+        send(wide, 0, 0, 0, 0)
+        assert held.take_round() == ""
+        send(wide, 0, 0, 0)
+        at(wide, 19)
+        assert "`soft_limit` 4" in held.take_round()
+        assert wide.ids() == list(range(5))
+
+
 def test_entries_are_read_once_and_in_portions(wide: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     with holding(wide, count=1) as held:
         held.most_entries = 4

@@ -376,6 +376,17 @@ def test_above_the_soft_limit_the_oldest_rows_are_persisted_however_young(hourly
     assert reasons(persist(hourly)) == []
 
 
+def test_the_soft_limit_holds_for_rows_that_are_to_be_merged(hourly: Home) -> None:
+    declare(hourly, soft_limit=3, persist_when_cold=False, persist_age="3h")
+    for minute in (1, 2, 3):
+        at(hourly, minute)
+        send(hourly, 0, minute)
+        hourly.ingest()
+    at(hourly, 50)
+    told = [*reasons(persist(hourly)), *reasons(persist(hourly))]
+    assert [text.partition(";")[0] for text in told] == ["persist 2013-01-03T05: 3 open rows >= `soft_limit` 3"]
+
+
 @pytest.mark.parametrize("limit", [3, "1KiB"])
 def test_above_the_hard_limit_an_ingest_pauses_and_loses_nothing(hourly: Home, limit: int | str) -> None:
     declare(hourly, hard_limit=limit)

@@ -295,6 +295,6 @@ def find_due(run: Ingesting, minted: Minted, held: Sequence[Held]) -> str:
     snapshot = Snapshot(
         collection=run.declaration.name, partitions=as_chunks(run.head, counted.partitions, closing.rules, size)
     )
-    decisions = decide(snapshot, rules, now_ms=now_ms)
+    decisions = decide(snapshot, rules, now_ms=now_ms, slots=0)  # nothing in memory is to be merged
     due = [each for each in decisions if each.action is Action.PERSIST]
     return f"partition {due[0].partition}: {due[0].reason}" if due else ""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from tidemark.collections.declarations.lifecycle import LifecycleRules
 from tidemark.errors import HardLimit
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.ingest.partitions.state import PartitionRules, Partitions
 from tidemark.ingest.persist.inputs import bounds_of, find_times, is_touched
 from tidemark.ingest.persist.time_order import find_time_order
-from tidemark.lifecycle.chunks import Chunk
-from tidemark.lifecycle.policy import PartitionChunks
+from tidemark.lifecycle.chunks import Action, Chunk
+from tidemark.lifecycle.policy import Decision, PartitionChunks, Snapshot, decide
 
 
 class OpenRows(NamedTuple):
@@ -62,6 +63,19 @@ def check_hard_limit(head: ShardHead, rules: PartitionRules, *, collection: str)
 
 
 NOTHING_HELD: Final = OpenRows(0, 0)
+
+
+def decide_open(snapshot: Snapshot, rules: LifecycleRules, *, now_ms: int) -> list[Decision]:
+    """Return what ``decide`` returns; above the soft limit rows are persisted that would be merged otherwise.
+
+    The open rows of a partition are one chunk, whatever files they lie in: each pass would merge them anew.
+    """
+    decided = decide(snapshot, rules, now_ms=now_ms)
+    if rules.limits[0] is None:
+        return decided
+    persists = decide(snapshot, rules, now_ms=now_ms, slots=0)
+    taken = {each.partition for each in persists}
+    return [*persists, *(each for each in decided if each.action is Action.COMPACT and each.partition not in taken)]
 
 
 def as_chunks(

@@ -55,13 +55,13 @@ from tidemark.iceberg.shards import Shards
 from tidemark.ingest.partitions.state import PROPERTY, Begun, PartitionRules, Partitions, check_event_times
 from tidemark.ingest.persist.duplicates import MERGED_FIELDS, Identity
 from tidemark.ingest.persist.inputs import ALL_TIMES, Inputs, bounds_of, choose_files, intervals_of
-from tidemark.ingest.persist.limits import as_chunks
+from tidemark.ingest.persist.limits import as_chunks, decide_open
 from tidemark.ingest.persist.split import Split, count_duplicates, split_here, split_with_spark
 from tidemark.ingest.persist.time_order import add_time_order, find_time_order
 from tidemark.ingest.persist.under_way import Other, find_others, share_files
 from tidemark.interval import LATEST_MS, Interval, time_text
 from tidemark.lifecycle.chunks import Action
-from tidemark.lifecycle.policy import Decision, Snapshot, decide, decide_all, find_next_due
+from tidemark.lifecycle.policy import Decision, Snapshot, decide_all, find_next_due
 from tidemark.lifecycle.state import StalePersist
 from tidemark.report import CollectionReport, Outcome, Report
 from tidemark.retry import retrying
@@ -204,7 +204,7 @@ def _begin(run: _Pass) -> bool:
         running=frozenset(each.operation for each in run.others),
     )
     lifecycle = rules.while_waiting(head.open_rows)
-    run.decisions = (decide_all if everything else decide)(snapshot, lifecycle, now_ms=now_ms)
+    run.decisions = (decide_all if everything else decide_open)(snapshot, lifecycle, now_ms=now_ms)
     due = [each for each in run.decisions if each.action is Action.PERSIST]
     if run.others:
         shared = share_files(head, rules.column, due, run.others)
