@@ -1,0 +1,38 @@
+"""The deployments of an installation, and whether this one may be promoted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidemark.catalog.deployment.modes import look_at_mode
+from tidemark.collections.system.findings import read_findings
+from tidemark.deployment.caught_up import find_state
+from tidemark.deployment.readiness import read_readiness
+from tidemark.orchestration.status_page.observed import Observer
+
+_JUDGED_MS = 10_000  # judgements go by the time, too: they are made anew after so long
+
+
+def show_deployments(observer: Observer, *, now_ms: int) -> dict[str, Any]:
+    """Return who leads, how far this deployment is, and of each object why it is not caught up yet."""
+    seen, stored, own = observer.look(), look_at_mode(observer.catalog.ends), observer.settings.generation
+    shown: dict[str, Any] = {
+        "generation": own,
+        "leader": stored.generation,
+        "leader_mode": stored.mode.value,
+        "since_ms": stored.since_ms or None,
+        "who": stored.who,
+        "why": stored.why,
+        "deployments": [
+            {"generation": key.generation, **value.model_dump(mode="json", exclude={"version"})}
+            for key, value in seen.contents.deployments
+        ],
+        "ready": False,
+        "objects": [],
+    }
+    if stored.generation >= own:  # it leads, or is about to, or did so once: no object is judged
+        return shown | {"state": find_state(stored, own, (), has_run=True).value}
+    version = (seen.version, read_findings(observer.settings), now_ms // _JUDGED_MS)
+    found = observer.remember("readiness", version, lambda: read_readiness(observer.deployment, clock=observer.clock))
+    told = found.to_json()
+    return shown | {"state": told["state"], "ready": found.is_ready, "objects": told["objects"]}
