@@ -43,17 +43,23 @@ class PageHome:
         self.home.switch(Mode.READ_WRITE)
         self.publish("planes", insert=[(1, "Boeing 737"), (2, "Airbus A320"), (3, "Embraer 190")], days_ago=days)
         for day in range(days, 0, -1):
-            self.record("reconcile", days_ago=day, planes=_corrected(3 * day), flights=_corrected(day))
+            self.record("reconcile", days_ago=day, planes=corrected(3 * day), flights=corrected(day))
 
     def change_planes(self) -> None:
         """Change a row of planes, add one and remove one, as a reconcile of last night."""
         self.publish("planes", retract=[(2, "Airbus A320")], insert=[(2, "Airbus A321"), (4, "<b>Concorde</b>")])
         self.publish("planes", retract=[(3, "Embraer 190")], days_ago=0.01)
 
+    def declare_late(self, name: str, *, days_ago: int) -> None:
+        """Declare a collection that ran every day, and last so many days ago."""
+        self.home.apply(self.home.declaration(name, key=["id"]))
+        for day in range(days_ago + 4, days_ago - 1, -1):
+            self.record("reconcile", days_ago=day, **{name: corrected(1)})
+
     def refuse_flights(self) -> None:
         """Let the last run refuse flights, and keep its report as a DAG does."""
         refused = CollectionReport(outcome=Outcome.REFUSED, error=REFUSED, seconds=0.5)
-        report = self.record("reconcile", planes=_corrected(5), flights=refused)
+        report = self.record("reconcile", planes=corrected(5), flights=refused)
         self.settings.reports.mkdir(exist_ok=True)
         (self.settings.reports / "reconcile_collections.json").write_text(json.dumps(report.to_json()))
 
@@ -107,5 +113,5 @@ class PageHome:
         return report
 
 
-def _corrected(rows: int) -> CollectionReport:
+def corrected(rows: int) -> CollectionReport:
     return CollectionReport(outcome=Outcome.CORRECTED, inserted=rows, seconds=1.5)

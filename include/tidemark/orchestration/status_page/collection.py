@@ -57,7 +57,11 @@ def show_collection(observer: Observer, name: str, reports: Mapping[str, Any], *
         "days": DAYS,
         "key": list(declaration.key) if declaration else [],
         "guards": plain(declared.get("guards", {})) | plain(declared.get("expect") or {}),
-        "declaration": {field: plain(value) for field, value in declared.items() if field not in _SHOWN_APART},
+        "declaration": {
+            field: plain(value)
+            for field, value in declared.items()
+            if field not in _SHOWN_APART and value not in ([], {}, "")
+        },
         "runs": seen.history.runs((name, known.id)),
         "reports": list(_results_of(name, reports)),
         "lineage": neighbours(show_lineage(seen.contents.applied), name),

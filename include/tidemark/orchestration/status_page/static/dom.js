@@ -86,6 +86,11 @@ export function timeText(ms) {
   return text.slice(0, 19).replace("T", " ");
 }
 
+/** Returns an upper: everything before it is final. */
+export function upper(value, now) {
+  return value === 0 ? "nothing yet" : time(value, now);
+}
+
 /** Returns a time with its age, which `age` keeps true. */
 export function time(ms, now) {
   if (ms === null || ms === undefined || ms === "") return "";
@@ -101,7 +106,7 @@ export function ageText(ms, now) {
 
 // -- parts of pages ----------------------------------------------------------------------------------------------------
 
-/** Returns a table in a region that can be scrolled by keyboard; `rows` are lists of cells, the first one names the row. */
+/** Returns a table that can be scrolled by keyboard; `rows` are lists of cells, the first one names the row. */
 export function table(title, columns, rows, { key = null, nothing = "None." } = {}) {
   if (!rows.length) return el("p", {}, nothing);
   const head = el("tr", {}, columns.map((column) => el("th", { scope: "col" }, column)));
@@ -109,7 +114,7 @@ export function table(title, columns, rows, { key = null, nothing = "None." } = 
     el("tr", { "data-key": key ? key(index) : null, class: cells.tone ?? null },
       cells.map((cell, column) => (column ? el("td", {}, cell) : el("th", { scope: "row" }, cell)))));
   const made = el("table", {}, el("caption", { class: "hidden" }, title), el("thead", {}, head), el("tbody", {}, body));
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": title }, made);
+  return el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": title }, made);
 }
 
 /** Returns pairs of a term and its value; pairs without a value are left out. */
@@ -123,8 +128,7 @@ export function badge(text, tone) {
 }
 
 export function section(title, ...children) {
-  const id = `s-${title.toLowerCase().replace(/[^a-z]+/g, "-")}`;
-  return el("section", { "aria-labelledby": id, "data-key": id }, el("h2", { id }, title), ...children);
+  return el("section", { "data-key": title }, el("h2", {}, title), ...children);
 }
 
 export function objectLink(name) {

@@ -48,10 +48,16 @@ function options(place) {
     legend: { show: false },
     cursor: { drag: { x: false, y: false } },
     scales: { y: { range: (_plot, _least, most) => [0, most > 0 ? most * 1.1 : 1] } },
-    axes: [axis, { ...axis, size: 70, values: (_plot, ticks) => ticks.map(format) }],
+    axes: [{ ...axis, space: 110, values: timeTicks }, { ...axis, size: 70, values: (_plot, ticks) => ticks.map(format) }],
     series: [{}, ...series.map(({ label }, index) => (
       { label, stroke: colour(`series-${index % COLOURS}`), width: 2, spanGaps: true, points: { size: 5 } }))],
   };
+}
+
+/** Returns the texts of ticks that are `step` ms apart: as much of the time as tells them apart. */
+function timeTicks(_plot, ticks, _axis, _space, step) {
+  const [from, until] = step >= 86_400_000 ? [0, 10] : step >= 60_000 ? [5, 16] : [11, 19];
+  return ticks.map((ms) => timeText(ms).slice(from, until));
 }
 
 /** Returns a bar for each day, today's last, as a picture of a few pixels. */
@@ -90,7 +96,7 @@ export function lineageGraph({ nodes, edges }, name) {
   const words = `What reads what: ${edges.map(([from, to]) => `${nameOf(from)} to ${nameOf(to)}`).join(", ")}`;
   const svg = el("svg", { viewBox: `-2 -2 ${width + 4} ${height + 4}`, width: width + 4, height: height + 4, class: "graph",
     role: "group", "aria-label": words }, arrows, boxes);
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Graph of what reads what" }, svg);
+  return el("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Graph of what reads what" }, svg);
 }
 
 function arrow([x, y], [toX, toY]) {

@@ -1,6 +1,6 @@
 // What each view shows of its data, as elements. `now` is the server's time in ms.
 
-import { airflowLink, badge, duration, el, facts, number, objectLink, section, table, time, timeText } from "./dom.js";
+import { airflowLink, badge, duration, el, facts, number, objectLink, section, table, time, timeText, upper } from "./dom.js";
 import { lineageGraph, lines, sparkline } from "./plots.js";
 
 const DAY_MS = 86_400_000;
@@ -35,7 +35,7 @@ function overview({ data, params, now }) {
     each.hint,
   ], { what: each.what, name: each.name }));
   const rows = objects.map((each) => [
-    objectLink(each.name), each.kind, [status(each), each.late_why ? [" ", badge("late", "warn")] : ""], time(each.upper, now),
+    objectLink(each.name), each.kind, [status(each), each.late_why ? [" ", badge("late", "warn")] : ""], upper(each.upper, now),
     duration(each.lag_ms), time(each.last_run_ms, now), each.seconds === null ? "" : `${each.seconds.toFixed(1)} s`,
     number(each.rows), sparkline(each.rows_by_day, Math.floor(now / DAY_MS)),
   ]);
@@ -62,7 +62,7 @@ function collection({ data, more, params, now }) {
       ["why", data.reason], ["what to do", data.hint],
       ["late since", data.late_since_ms ? [time(data.late_since_ms, now), `: ${data.late_why}`] : null],
       ["tried again at", data.retry_at_ms ? time(data.retry_at_ms, now) : null],
-      ["rows", number(data.rows)], ["upper", time(data.upper, now)], ["history since", time(data.since, now)],
+      ["rows", number(data.rows)], ["upper", upper(data.upper, now)], ["history since", time(data.since, now)],
       ["lag at the end of the last run", duration(data.lag_ms)], ["last run", time(data.last_run_ms, now)],
       ["written by", data.generation ? `deployment ${data.generation}, epoch ${data.epoch}` : null],
       ["key", data.key.join(", ")],
@@ -81,7 +81,7 @@ function collection({ data, more, params, now }) {
     section("Last runs", table("Last runs", ["at", "operation", "outcome", "rows", "lag", "took", "error"], runs.map((run) => [
       time(run.measured_at, now), run.operation, run.outcome, number(run.rows), duration(run.lag_ms), run.seconds === null ? "" : `${run.seconds.toFixed(1)} s`, run.error]))),
     data.history ? section("History of the upper", table("History of the upper", ["committed", "what", "upper", "rows"],
-      data.history.slice(-RUNS).reverse().map((each) => [time(each.time_ms, now), each.commit, time(each.upper, now), number(each.rows)]))) : "",
+      data.history.slice(-RUNS).reverse().map((each) => [time(each.time_ms, now), each.commit, upper(each.upper, now), number(each.rows)]))) : "",
     data.schema ? section("Schema", table("Columns", ["column", "type", "required", "whose"], data.schema.map((each) => [
       each.name, each.type, each.required ? "yes" : "", each.system ? "Tidemark's" : ""]))) : "",
     Object.keys(data.guards).length ? section("Guards", facts(Object.entries(data.guards).map(([name, value]) => [name, valueText(value)]))) : "",
@@ -113,7 +113,7 @@ function corrections({ corrections: found, error }, now) {
       after ? sampleRow(before ? "after" : "came", after, before, each.columns) : null,
     ]).filter(Boolean);
     return el("div", { "data-key": `c-${each.time_ms}` }, el("h3", {}, time(each.time_ms, now), ` ${each.commit}: ${told}`),
-      rows.length ? table(`Sample of the changes at ${timeText(each.time_ms)}`, ["", ...each.columns], rows) : "");
+      rows.length ? table(`Sample of the changes at ${timeText(each.time_ms)}`, ["change", ...each.columns], rows) : "");
   });
 }
 
@@ -125,8 +125,8 @@ function sampleRow(word, row, other, columns) {
   return Object.assign([word, ...cells], { tone: word === "before" || word === "went" ? "gone" : "new" });
 }
 
-function contentsForm({ name, upper, since }, params) {
-  const [from, until] = [since, upper].map((ms) => (Number.isFinite(ms) && ms > 0 ? timeText(ms - (ms === upper ? 1 : 0)).replace(" ", "T") : null));
+function contentsForm({ name, upper: end, since }, params) {
+  const [from, until] = [since, end - 1].map((ms) => (ms > 0 ? timeText(ms).replace(" ", "T") : null)); // NaN if it is sealed
   return el("form", { "data-address": `/collections/${encoded(name)}` },
     el("label", { for: "as-of" }, "as of (UTC)"),
     el("input", { id: "as-of", name: "as_of", type: "datetime-local", step: "1", min: from, max: until, value: params.get("as_of") }),
@@ -189,7 +189,7 @@ function buffers({ data, now }) {
       table("Workers", ["worker", "state", "process", "since", "objects"], workers.map((each) => [each.worker, each.state, each.process, each.since, number(each.objects)]), { nothing: "No worker runs." }),
       table("What workers run", ["object", "state", "lag", "behind", "rounds", "rows", "held", "waiting", "upper", "error"], objects.map((each) => [
         objectLink(each.name), each.state, duration(each.lag_ms), duration(each.behind_ms), number(each.rounds), number(each.rows), number(each.held),
-        number(each.waiting), time(each.upper, now), each.error]), { nothing: "Nothing declares every." })),
+        number(each.waiting), upper(each.upper, now), each.error]), { nothing: "Nothing declares every." })),
   ];
 }
 

@@ -1,0 +1,244 @@
+"""The JSON interface of the page: each view over real stores, errors, and that nothing is read twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.damage import damage_metadata
+from tests.support.page_home import DAY_MS, PageHome, corrected
+from tidemark.clock import SystemClock
+from tidemark.errors import Unreachable
+from tidemark.iceberg.shard import state_reader
+from tidemark.orchestration.status_page import observed
+from tidemark.orchestration.status_page.history import DAYS
+
+if TYPE_CHECKING:
+    from fastapi.testclient import TestClient
+
+    from tidemark.settings import Settings
+
+API = "/api/v1"
+
+
+@pytest.fixture
+def page(home: Settings) -> PageHome:
+    return PageHome(home, now_ms=SystemClock().now_ms())
+
+
+def ask(client: TestClient, path: str) -> dict[str, Any]:
+    answer = client.get(f"{API}/{path}")
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def needs(client: TestClient) -> list[tuple[str, str]]:
+    return [(need["what"], need["name"]) for need in ask(client, "overview")["needs"]]
+
+
+def test_overview_has_each_object_with_its_last_run(logged_in: TestClient, page: PageHome) -> None:
+    overview = ask(logged_in, "overview")
+    assert overview["needs"] == []
+    flights, planes = overview["objects"]
+    assert (planes["name"], planes["kind"], planes["status"], planes["rows"]) == ("planes", "collection", "running", 3)
+    assert (planes["last_run_ms"], planes["seconds"]) == (page.now_ms - DAY_MS, 1.5)
+    assert planes["upper"] == page.home.upper("planes")
+    assert [len(each["rows_by_day"]) for each in (flights, planes)] == [DAYS, DAYS]
+    assert planes["rows_by_day"][-4:] == [9, 6, 3, 0]
+
+
+def test_what_needs_a_person_comes_with_why_since_when_and_what_to_do(logged_in: TestClient, page: PageHome) -> None:
+    page.refuse_flights()
+    page.carry_planes()
+    page.change_planes()
+    page.home.deployment.objects.pause(["planes"], why="<b>a check</b>")
+    page.home.apply(page.home.declaration("ailing", key=["id"]))
+    damage_metadata(page.home.shard("ailing"), "cut")
+    found = ask(logged_in, "overview")["needs"]
+    assert [need["what"] for need in found][:2] == ["damaged", "failed"]
+    by_what = {need["what"]: need for need in found}
+    assert by_what["failed"]["why"] == "GuardRefused: 3 of 4 rows would go, and max_delete_ratio is 0.5"
+    assert by_what["failed"]["since_ms"] == page.now_ms
+    assert "max-delete-ratio" in by_what["failed"]["hint"]
+    assert by_what["paused"]["why"].endswith("<b>a check</b>"), "the page shows it as text"
+    assert by_what["damaged"]["hint"] == "tidemark repair ailing"
+
+
+def test_a_collection_whose_runs_stay_away_is_late(logged_in: TestClient, home: Settings) -> None:
+    now_ms = SystemClock().now_ms()
+    PageHome(home, now_ms=now_ms - 9 * DAY_MS, days=4)
+    late = ask(logged_in, "overview")["needs"]
+    assert [(need["what"], need["name"]) for need in late] == [("late", "flights"), ("late", "planes")]
+    assert late[0]["since_ms"] == now_ms - 9 * DAY_MS, "a day after the last run, as usual"
+    assert "usually there is one every 24 h" in late[0]["why"]
+
+
+def test_collection_tells_what_it_is_and_who_reads_it(logged_in: TestClient, page: PageHome) -> None:
+    page.carry_planes()
+    planes = ask(logged_in, "collections/planes")
+    assert [(column["name"], column["type"], column["system"]) for column in planes["schema"]][:3] == [
+        ("id", "long", False),
+        ("name", "string", False),
+        ("_time", "long", True),
+    ]
+    assert planes["guards"]["max_delete_ratio"] == 0.25
+    assert [run["rows"] for run in planes["runs"]] == [9, 6, 3]
+    assert planes["history"][-1]["upper"] == planes["upper"]
+    assert [hold["reader"] for hold in planes["holds"]] == ["sink-copies"]
+    assert {(edge[0].split(":")[0], edge[1].split(":")[0]) for edge in planes["lineage"]["edges"]} == {
+        ("source", "collection"),
+        ("collection", "sink"),
+        ("sink", "target"),
+    }
+    assert planes["dags"][0] == "reconcile_collections"
+    copies = ask(logged_in, "collections/copies")
+    assert (copies["kind"], copies["layout"]) == ("sink", None)
+
+
+def test_corrections_stand_before_and_after_each_other(logged_in: TestClient, page: PageHome) -> None:
+    page.change_planes()
+    removed, changed, loaded = ask(logged_in, "collections/planes/corrections")["corrections"]
+    assert (removed["inserted"], removed["retracted"]) == (0, 1)
+    assert (changed["time_ms"], changed["inserted"], changed["retracted"]) == (page.now_ms - DAY_MS // 2, 2, 1)
+    assert changed["samples"] == [
+        {"before": {"id": 2, "name": "Airbus A320"}, "after": {"id": 2, "name": "Airbus A321"}},
+        {"before": None, "after": {"id": 4, "name": "<b>Concorde</b>"}},
+    ]
+    assert loaded["inserted"] == 3
+
+
+def test_contents_are_those_of_now_or_of_a_time(logged_in: TestClient, page: PageHome) -> None:
+    page.change_planes()
+    now = ask(logged_in, "collections/planes/contents")
+    assert (now["columns"], len(now["rows"])) == (["id", "name"], 3)
+    then = ask(logged_in, f"collections/planes/contents?as_of={page.now_ms - DAY_MS}&limit=2")
+    assert len(then["rows"]) == 2
+    assert all(name != "<b>Concorde</b>" for _, name in then["rows"])
+
+
+def test_a_refused_run_shows_the_rows_that_were_refused(logged_in: TestClient, page: PageHome) -> None:
+    page.refuse_flights()
+    (report,) = ask(logged_in, "collections/flights")["reports"]
+    assert (report["dag_id"], report["outcome"], report["error"]["kind"]) == (
+        "reconcile_collections",
+        "refused",
+        "GuardRefused",
+    )
+    assert report["error"]["sample"] == [{"id": 7, "name": "<b>AA 7</b>"}]
+
+
+def test_staged_batches_say_since_when_and_what_they_wait_for(logged_in: TestClient, page: PageHome) -> None:
+    assert ask(logged_in, "staged")["batches"] == []
+    page.stage_weather()
+    shown = ask(logged_in, "staged")
+    assert (shown["mode"], shown["mode_why"]) == ("read-only", "a test")
+    assert [(each["collection"], each["range"], each["rows"]) for each in shown["batches"]] == [
+        ("weather", [0, 10], 10),
+        ("weather", [10, 20], 10),
+    ]
+    assert shown["batches"][0]["waits_for"] == "1 staged by deployment 1 wait until deployment 1 flushes"
+    assert len(ask(logged_in, "collections/weather")["staged_batches"]) == 2
+
+
+def test_buffers_show_how_far_each_collection_is(logged_in: TestClient, page: PageHome) -> None:
+    page.ingest_events()
+    shown = ask(logged_in, "buffers")
+    (buffer,) = shown["buffers"]
+    assert [(each["collection"], each["sequencer"], each["lag"]) for each in buffer["progress"]] == [
+        ("events", 0, 3),
+        ("events", 1, 0),
+    ]
+    assert [at for at, _ in shown["lags"]["events"]] == [page.now_ms]
+    page.home.declare_reader("others", source={"buffer": "unset"})
+    by_name = {each["name"]: each for each in ask(logged_in, "buffers")["buffers"]}
+    assert by_name["unset"]["error"]["kind"] == "ConfigurationInvalid"
+
+
+def test_catalog_tells_the_truth_the_leader_and_who_changed_what(logged_in: TestClient, page: PageHome) -> None:
+    page.home.deployment.objects.pause(["planes"], why="a check")
+    shown = ask(logged_in, "catalog")
+    assert (shown["truth"], shown["leader"]["generation"], shown["problems"]) == ("stash", 1, [])
+    newest = shown["audit"][0]
+    assert (newest["did"], newest["kind"], newest["what"], newest["why"]) == (
+        "pause",
+        "collection",
+        "planes",
+        "a check",
+    )
+
+
+def test_deployments_say_whether_this_one_may_be_promoted(
+    logged_in: TestClient, page: PageHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ask(logged_in, "deployments")["state"] == "is-leader"
+    monkeypatch.setenv("TIDEMARK_GENERATION", "2")
+    shown = ask(logged_in, "deployments")
+    assert (shown["generation"], shown["leader"], shown["ready"]) == (2, 1, False)
+    assert {each["why"] for each in shown["objects"]} == {"no run of this deployment has looked at it yet"}
+
+
+def test_lineage_has_all_nodes_and_edges(logged_in: TestClient, page: PageHome) -> None:
+    lineage = ask(logged_in, "lineage")
+    assert {node["id"] for node in lineage["nodes"]} >= {"collection:planes", "collection:flights"}
+    assert all(len(edge) == 2 for edge in lineage["edges"])
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "kind"),
+    [
+        ("collections/plane", 404, "UnknownObject"),
+        ("collections/plane/contents", 404, "UnknownCollection"),
+        ("collections/<b>/corrections", 404, "UnknownCollection"),
+        ("collections/planes/contents?as_of=tomorrow", 400, "UsageError"),
+        ("collections/planes/contents?limit=1000", 400, "UsageError"),
+        ("collections/planes/contents?as_of=9999999999999", 400, "NotYetAvailable"),
+    ],
+)
+def test_errors_say_what_is_wrong(logged_in: TestClient, page: PageHome, path: str, status: int, kind: str) -> None:
+    answer = logged_in.get(f"{API}/{path}")
+    assert (answer.status_code, answer.json()["error"]["kind"]) == (status, kind)
+    assert answer.json()["error"]["message"]
+
+
+def test_unknown_names_come_with_near_ones(logged_in: TestClient, page: PageHome) -> None:
+    assert logged_in.get(f"{API}/collections/plane").json()["error"]["hint"] == "did you mean 'planes'?"
+
+
+def test_a_store_that_does_not_answer_is_a_bad_gateway(
+    logged_in: TestClient, page: PageHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise Unreachable("no answer", hint="check TIDEMARK_CATALOG_URI")
+
+    monkeypatch.setattr(observed, "ask_catalog", away)
+    answer = logged_in.get(f"{API}/overview")
+    assert (answer.status_code, answer.json()["error"]["hint"]) == (502, "check TIDEMARK_CATALOG_URI")
+
+
+def test_a_catalog_that_cannot_be_read_leaves_the_collections(
+    logged_in: TestClient, page: PageHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_STASH_URI", "postgresql://127.0.0.1:1/none")
+    overview = ask(logged_in, "overview")
+    assert overview["needs"][0]["what"] == "catalog"
+    assert [each["name"] for each in overview["objects"]] == ["flights", "planes"]
+
+
+def test_only_what_has_changed_is_read_again(
+    logged_in: TestClient, page: PageHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = logged_in.get(f"{API}/overview")
+    read: list[str] = []
+    look = state_reader._read_metadata
+    monkeypatch.setattr(
+        state_reader, "_read_metadata", lambda location, name: read.append(name) or look(location, name)
+    )
+    again = logged_in.get(f"{API}/overview", headers={"If-None-Match": first.headers["ETag"]})
+    assert (again.status_code, read) == (304, [])
+    page.change_planes()
+    assert ask(logged_in, "overview")["objects"][1]["upper"] == page.home.upper("planes")
+    assert set(read) <= {"planes"}
+    page.record("reconcile", days_ago=-0.1, planes=corrected(1))
+    assert ask(logged_in, "collections/planes")["runs"][-1]["rows"] == 1
