@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.conftest import settings_in
-from tests.support.page_home import DAY_MS, PageHome
+from tests.support.page_home import PageHome
 from tidemark.clock import SystemClock
 from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.settings import AirflowSettings

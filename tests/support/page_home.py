@@ -1,4 +1,4 @@
-"""A home with something for each view of the status page, made without a JVM: planes, flights, events, weather, copies."""
+"""A home with something for each view of the status page, made without a JVM."""
 
 from __future__ import annotations
 

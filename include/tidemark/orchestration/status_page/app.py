@@ -22,9 +22,8 @@ from tidemark.interval import LATEST_MS
 from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.status_page.buffers import read_storage, show_buffers
 from tidemark.orchestration.status_page.catalog import show_catalog
-from tidemark.orchestration.status_page.collection import show_collection, show_contents, show_corrections
+from tidemark.orchestration.status_page.collection import lineage_of, show_collection, show_contents, show_corrections
 from tidemark.orchestration.status_page.deployments import show_deployments
-from tidemark.orchestration.status_page.lineage import show_lineage
 from tidemark.orchestration.status_page.observed import Observer, observer_of
 from tidemark.orchestration.status_page.overview import show_overview
 from tidemark.orchestration.status_page.staged import show_staged
@@ -141,7 +140,8 @@ def _deployments(request: Request) -> Response:
 
 
 def _lineage(request: Request) -> Response:
-    return _json(request, show_lineage(_observer()[0].look().contents.applied))
+    observer, _ = _observer()
+    return _json(request, lineage_of(observer, observer.look()))
 
 
 def _status() -> dict[str, Any]:

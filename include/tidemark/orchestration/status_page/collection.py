@@ -64,7 +64,7 @@ def show_collection(observer: Observer, name: str, reports: Mapping[str, Any], *
         },
         "runs": seen.history.runs((name, known.id)),
         "reports": list(_results_of(name, reports)),
-        "lineage": neighbours(show_lineage(seen.contents.applied), name),
+        "lineage": neighbours(lineage_of(observer, seen), name),
         "dags": list(_dags_of(known, declaration)),
     }
     if not isinstance(state, ShardSummary):
@@ -79,6 +79,11 @@ def show_collection(observer: Observer, name: str, reports: Mapping[str, Any], *
         "holds": holds_of(name, state, seen, now_ms=now_ms),
         "staged_batches": staged_in(observer, name) if state.staged else [],
     }
+
+
+def lineage_of(observer: Observer, seen: Observed) -> dict[str, Any]:
+    """Return ``show_lineage`` of all objects."""
+    return observer.remember("lineage", seen.contents_version, lambda: show_lineage(seen.contents.applied))
 
 
 def show_contents(observer: Observer, name: str, as_of: int | None, *, limit: int) -> dict[str, Any]:

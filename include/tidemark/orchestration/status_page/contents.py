@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from tidemark.frontier import Empty, frontier_json, parse_frontier
 from tidemark.iceberg.files.arrow_values import to_rows, to_tuples
 from tidemark.iceberg.reading.arrow import changes_arrow, read_arrow
 from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS
 from tidemark.iceberg.shard.shard import Shard
+from tidemark.iceberg.shard.state import CommitKind
 from tidemark.iceberg.shard.time_travel import ancestry, own_snapshots
 from tidemark.report import plain
 
 COMMITS: Final = 200  # of the history of uppers
 CORRECTIONS: Final = 5  # commits that changed rows, each with a sample
 SAMPLE: Final = 20  # rows of each
-READ_AT_MOST: Final = 100_000  # changes of one commit; of a larger one only their number is told
-_EXACT = 2**53  # larger numbers lose digits in a browser
+READ_AT_MOST: Final = 50_000  # changes of all of them; of what is more only the number is told
+_CHANGING: Final = frozenset({CommitKind.CORRECT, CommitKind.FLUSH, CommitKind.APPEND, CommitKind.RETAIN})
+_EXACT: Final = 2**53  # larger numbers lose digits in a browser
 
 
 def read_contents(shard: Shard, as_of: int | None, *, limit: int) -> dict[str, Any]:
@@ -29,45 +35,80 @@ def read_contents(shard: Shard, as_of: int | None, *, limit: int) -> dict[str, A
     return {"as_of": as_of, "columns": rows.column_names, "rows": [[shown(v) for v in row] for row in to_tuples(rows)]}
 
 
+@dataclass(frozen=True, slots=True)
+class _Commit:
+    """One commit to the change log; its changes have times in ``[lower, upper)``."""
+
+    lower: int
+    upper: int
+    kind: str
+    changes: int
+
+
 def read_corrections(shard: Shard, head: ShardHead, key: Sequence[str]) -> list[dict[str, Any]]:
     """Return the last commits that changed rows of a differential collection, the newest first, with a sample each.
 
     In the sample a row of ``before`` and a row of ``after`` stand beside each other if they share the ``key``.
     """
-    found: list[dict[str, Any]] = []
-    commits = ancestry(head.table.metadata, head.updates.snapshot_id) if head.updates else ()
-    for snapshot in commits:
-        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
-        changes = int(summary.get("added-records", 0))
-        lower, upper = summary.get("tidemark.lower", "empty"), summary.get("tidemark.upper", "empty")
-        if not changes or not (lower.isdecimal() and upper.isdecimal()):
-            continue
-        first = max(int(lower), int(str(head.state.since)) if isinstance(head.state.since, int) else int(upper))
-        if len(found) == CORRECTIONS or first >= int(upper):  # earlier ones are consolidated, and cannot be told apart
-            break
-        sampled = (
-            _sample(changes_arrow(shard, first, int(upper)), key)
-            if changes <= READ_AT_MOST
-            else {"inserted": None, "retracted": None, "columns": [], "samples": []}
-        )
-        found.append({"time_ms": int(upper) - 1, "commit": summary.get("tidemark.kind"), "changes": changes, **sampled})
+    commits = list(islice(_list_commits(head), CORRECTIONS))
+    read = list(_take_while_few(commits))
+    changes = changes_arrow(shard, read[-1].lower, read[0].upper) if read else None
+    found = []
+    for commit in commits:
+        told = {"time_ms": commit.upper - 1, "commit": commit.kind, "changes": commit.changes}
+        sampled: dict[str, Any] = {"inserted": None, "retracted": None, "columns": [], "samples": []}
+        if changes is not None and commit in read:
+            times = changes[TIME]
+            is_own = pc.and_(pc.greater_equal(times, commit.lower), pc.less(times, commit.upper))
+            sampled = _sample(changes.filter(is_own), key)
+        found.append(told | sampled)
     return found
+
+
+def _list_commits(head: ShardHead) -> Iterator[_Commit]:
+    """Yield the commits that changed rows, the newest first, as far back as their changes can be told apart."""
+    since = head.state.since
+    for snapshot in ancestry(head.table.metadata, head.updates.snapshot_id) if head.updates else ():
+        summary = _summary(snapshot)
+        changes = int(summary.get("added-records", 0))
+        lower, upper = (parse_frontier(summary.get(f"tidemark.{name}", "empty")) for name in ("lower", "upper"))
+        kind = summary.get("tidemark.kind", "")
+        if not changes or kind not in _CHANGING or isinstance(lower, Empty) or isinstance(upper, Empty):
+            continue
+        if isinstance(since, Empty) or since >= upper:
+            return
+        yield _Commit(max(lower, since), upper, kind, changes)
+
+
+def _take_while_few(commits: Iterable[_Commit]) -> Iterator[_Commit]:
+    total = 0
+    for commit in commits:
+        total += commit.changes
+        if total > READ_AT_MOST:
+            return
+        yield commit
 
 
 def _sample(changes: pa.Table, key: Sequence[str]) -> dict[str, Any]:
     columns = [name for name in changes.column_names if name not in {TIME, DIFF}]
     before: dict[str, dict[str, Any]] = {}
     after: dict[str, dict[str, Any]] = {}
-    inserted = retracted = 0
     for number, row in enumerate(to_rows(changes)):
-        diff = row[DIFF]
-        inserted, retracted = inserted + max(diff, 0), retracted + max(-diff, 0)
         # Without a key no row is another row's later form.
         place = repr([row[name] for name in key if name in row]) if key else str(number)
-        (before if diff < 0 else after)[place] = {name: shown(row[name]) for name in columns}
+        (before if row[DIFF] < 0 else after)[place] = {name: shown(row[name]) for name in columns}
     places = sorted({**before, **after}, key=lambda place: not (place in before and place in after))
-    samples = [{"before": before.get(place), "after": after.get(place)} for place in places[:SAMPLE]]
-    return {"inserted": inserted, "retracted": retracted, "columns": columns, "samples": samples}
+    return {
+        "inserted": _total(changes, 1),
+        "retracted": _total(changes, -1),
+        "columns": columns,
+        "samples": [{"before": before.get(place), "after": after.get(place)} for place in places[:SAMPLE]],
+    }
+
+
+def _total(changes: pa.Table, sign: int) -> int:
+    diffs = pc.multiply(changes[DIFF], sign)
+    return pc.sum(diffs.filter(pc.greater(diffs, 0))).as_py() or 0
 
 
 def describe_schema(head: ShardHead) -> list[dict[str, Any]]:
@@ -81,11 +122,8 @@ def describe_schema(head: ShardHead) -> list[dict[str, Any]]:
 
 def describe_history(head: ShardHead) -> list[dict[str, Any]]:
     """Return the last commits of main, oldest first: when, what it did, the upper and the number of rows it left."""
-    return [_commit_of(snapshot.timestamp_ms, _summary(snapshot)) for snapshot in _newest(head)][::-1]
-
-
-def _newest(head: ShardHead) -> list[Any]:
-    return [snapshot for snapshot, _ in zip((each for each, _ in own_snapshots(head)), range(COMMITS), strict=False)]
+    newest = islice(own_snapshots(head), COMMITS)
+    return [_commit_of(snapshot.timestamp_ms, _summary(snapshot)) for snapshot, _ in newest][::-1]
 
 
 def _summary(snapshot: Any) -> Mapping[str, str]:
@@ -93,12 +131,11 @@ def _summary(snapshot: Any) -> Mapping[str, str]:
 
 
 def _commit_of(time_ms: int, summary: Mapping[str, str]) -> dict[str, Any]:
-    upper = summary.get("tidemark.upper", "")
     rows = int(summary.get("total-records", 0)) - int(summary.get("total-position-deletes", 0))
     return {
         "time_ms": time_ms,
         "commit": summary.get("tidemark.kind"),
-        "upper": int(upper) if upper.isdecimal() else upper or None,
+        "upper": frontier_json(parse_frontier(summary.get("tidemark.upper", "0"))),
         "rows": max(0, rows),
     }
 

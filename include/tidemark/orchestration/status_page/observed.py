@@ -83,7 +83,8 @@ class Observed:
     contents: Contents
     statuses: Mapping[Key, Sequence[Mapping[str, Any]]]
     history: History
-    version: object  # differs after every change
+    contents_version: object  # differs after every change of the contents
+    version: object  # differs after every change of anything
 
 
 class Observer:
@@ -123,6 +124,7 @@ class Observer:
                 contents=self._contents,
                 statuses=self._statuses,
                 history=self._history,
+                contents_version=self._contents_version,
                 version=(self._contents_version, tuple(locations.values())),
             )
 
