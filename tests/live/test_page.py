@@ -13,10 +13,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.conftest import settings_in
-from tests.support.page_home import PageHome
+from tests.support.page_home import DAY_MS, PageHome
 from tidemark.clock import SystemClock
+from tidemark.interval import time_text
 from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.settings import AirflowSettings
 
@@ -32,6 +34,7 @@ pytestmark = [
 ]
 
 IMAGES = PROJECT_ROOT / "docs" / "images"
+WAIT_MS = 20_000
 MOST_IMAGE_BYTES = 200_000
 VIEWS = {
     "overview": "#/",
@@ -72,7 +75,7 @@ def served(home: PageHome, **environ: str) -> Iterator[str]:
     from tidemark.orchestration.status_page.app import status_app
 
     more = {**AirflowSettings.read().environment(), "TIDEMARK_HOME": str(home.settings.home), **environ}
-    before = dict(os.environ)
+    before, overrides = dict(os.environ), dict(status_app().dependency_overrides)
     os.environ.update(more)
     create_auth_manager()
     page = status_app()
@@ -90,7 +93,7 @@ def served(home: PageHome, **environ: str) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
-        page.dependency_overrides.clear()
+        page.dependency_overrides = overrides
         os.environ.clear()
         os.environ.update(before)
 
@@ -120,6 +123,7 @@ def theme(request: pytest.FixtureRequest) -> Any:
 def opened(browser: Browser, address: str, theme: Any = "light", width: int = 1280) -> Iterator[Page]:
     """A page of a browser of its own; anything that the console complains about fails the test."""
     context = browser.new_context(color_scheme=theme, viewport={"width": width, "height": 900})
+    context.set_default_timeout(WAIT_MS)
     page = context.new_page()
     complaints: list[str] = []
     page.on(
@@ -139,14 +143,174 @@ def page(browser: Browser, address: str) -> Iterator[Page]:
         yield page
 
 
-def go(page: Page, view: str) -> str:
-    """Open a view by its address, and return what it says."""
+def go(page: Page, view: str, title: str) -> str:
+    """Open a view by its address, and return what it says once it is there."""
     page.evaluate("view => { location.hash = view }", view)
-    page.wait_for_function(
-        "view => document.querySelector('nav a[aria-current]')?.hash === view || view.includes('collections')", arg=view
-    )
-    page.wait_for_load_state("networkidle")
+    page.wait_for_selector(f"h1:text-is({title!r})")
     return page.inner_text("main")
+
+
+def need(page: Page, what: str) -> str:
+    """Return the line of the overview that says so."""
+    return page.inner_text(f"table:has(caption:text('needs a person')) tr:has-text('{what}')")
+
+
+# -- the questions of an operator, answered by looking -------------------------------------------------------------
+
+
+def test_which_collection_is_late_and_since_when(page: Page, home: PageHome) -> None:
+    line = need(page, "late")
+    assert "airports" in line
+    assert time_text((home.now_ms - 4 * DAY_MS) // 1000 * 1000) in line, "its next run was to be then"
+    assert "no run for 5 d; usually there is one every 24 h" in line
+
+
+def test_what_changed_in_planes_last_night(page: Page) -> None:
+    shown = go(page, "#/collections/planes", "collection planes")
+    assert "correct: 2 came, 1 went" in shown
+    rows = page.locator("h3:has-text('2 came') + div tbody tr").all_inner_texts()
+    assert [row.split("\t") for row in rows] == [
+        ["before", "2", "Airbus A320"],
+        ["after", "2", "Airbus A321"],
+        ["came", "4", "<b>Concorde</b>"],
+    ]
+    assert page.locator("h3:has-text('2 came') + div mark").all_inner_texts() == ["Airbus A320", "Airbus A321"]
+
+
+def test_why_was_flights_refused(page: Page) -> None:
+    line = need(page, "flights")
+    assert "3 of 4 rows would go, and max_delete_ratio is 0.5" in line
+    assert "--max-delete-ratio 1" in line, "and what to do about it"
+    page.click("text=flights")
+    page.wait_for_selector("h2:text('Why it was refused')")
+    assert "<b>AA 7</b>" in page.inner_text("table:has(caption:text('refused'))")
+
+
+def test_may_i_promote(browser: Browser, home: PageHome, page: Page) -> None:
+    assert "There is nothing to promote: this deployment (1) leads." in go(page, "#/deployments", "Deployments")
+    with served(home, TIDEMARK_GENERATION="2") as address, opened(browser, f"{address}#/deployments") as beside:
+        answer = beside.inner_text(".answer")
+        assert answer == "Not yet: 4 of 6 objects are not caught up."
+        assert "no run of this deployment has looked at it yet" in beside.inner_text("tr:has-text('planes')")
+
+
+def test_what_is_staged_and_for_how_long(page: Page) -> None:
+    go(page, "#/staged", "Staged")
+    (first, _) = page.locator("tbody tr").all_inner_texts()
+    assert "weather" in first
+    assert "ago" in first
+    assert "wait until deployment 1 flushes" in first
+
+
+def test_what_holds_history_back(page: Page) -> None:
+    assert "the hold of 'sink-copies' on 'planes' keeps" in need(page, "overdue hold")
+    go(page, "#/collections/planes", "collection planes")
+    line = page.inner_text("tr:has-text('sink-copies')")
+    assert "overdue" in line
+    assert "tidemark sink run copies" in line
+
+
+# -- how it is used ------------------------------------------------------------------------------------------------
+
+
+def test_names_and_texts_with_markup_are_shown_as_text(page: Page) -> None:
+    go(page, "#/collections/planes", "collection planes")
+    assert page.locator("main b").count() == 0
+    assert "<b>Concorde</b>" in page.inner_text("main")
+    assert "no collection or sink is named '<img src=x>'" in go(
+        page, "#/collections/%3Cimg%20src%3Dx%3E", "<img src=x>"
+    )
+    assert page.locator("main img").count() == 0
+
+
+def test_the_keyboard_reaches_everything(page: Page) -> None:
+    go(page, "#/catalog", "Catalog")
+    page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
+    wanted = page.locator("a, button, input, [tabindex='0']").count()
+    reached = set()
+    for _ in range(wanted + 5):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("[...document.querySelectorAll('*')].indexOf(document.activeElement)"))
+        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert outline != "none" or page.evaluate("document.activeElement === document.body"), "the focus is visible"
+    body = page.evaluate("[...document.querySelectorAll('*')].indexOf(document.body)")
+    assert len(reached - {body}) == wanted
+
+
+def test_a_view_is_opened_and_used_by_keyboard_alone(page: Page, home: PageHome) -> None:
+    page.focus("#search")
+    page.keyboard.type("flight")
+    assert page.locator("table:has(caption:text('All objects')) tbody tr").all_inner_texts()[0].startswith("flights")
+    assert "1 of 6 match" in page.inner_text("main")
+    assert page.evaluate("location.hash") == "#/?search=flight", "which can be sent to others"
+    page.focus("table:has(caption:text('All objects')) a")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1:has-text('flights')")
+    assert page.evaluate("document.activeElement.id") == "main", "where a screen reader goes on"
+    go(page, "#/collections/planes", "collection planes")
+    page.focus("#limit")
+    page.keyboard.press("Control+A")
+    page.keyboard.type("1")
+    page.keyboard.press("Enter")
+    expect(page.locator("[aria-label='Contents'] tbody tr")).to_have_count(1)
+
+
+def test_contents_are_those_of_a_time(page: Page, home: PageHome) -> None:
+    then = time_text((home.now_ms - 5 * DAY_MS) // 1000 * 1000).replace(" ", "T")
+    go(page, f"#/collections/planes?as_of={then}", "collection planes")
+    assert "Embraer 190" in page.inner_text("[aria-label='Contents']")
+    assert page.input_value("#as-of").startswith(then[:16])
+    page.fill("#as-of", "2013-01-01T00:00:00")
+    page.evaluate("document.querySelector('form').noValidate = true")
+    page.click("button")
+    expect(page.locator("main")).to_contain_text("are gone, history starts at")
+    assert "Airbus A321" in page.inner_text("main"), "an error of the contents leaves the rest of the view"
+
+
+def test_it_keeps_itself_up_to_date_and_leaves_the_focus_where_it_is(page: Page, home: PageHome) -> None:
+    page.focus("table:has(caption:text('All objects')) >> text=planes")
+    page.evaluate("document.activeElement.marked = true")
+    home.home.deployment.objects.pause(["airports"], why="a <b>check</b>")
+    try:
+        page.wait_for_selector("tr:has-text('a <b>check</b>')", timeout=WAIT_MS)
+    finally:
+        home.home.deployment.objects.resume(["airports"])
+    assert page.evaluate("document.activeElement.marked"), "the same element, with the focus"
+    page.wait_for_selector("tr:has-text('a <b>check</b>')", state="detached", timeout=WAIT_MS)
+
+
+def test_an_outage_is_told_and_what_was_shown_stays(browser: Browser, home: PageHome) -> None:
+    with served(home) as address:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(address)
+        page.wait_for_selector("h1")
+    expect(page.locator("#notice")).to_contain_text("Airflow does not answer", timeout=WAIT_MS)
+    assert "planes" in page.inner_text("main")
+    context.close()
+
+
+def test_the_theme_is_the_one_chosen_in_airflow(page: Page) -> None:
+    page.evaluate("localStorage.setItem('theme', 'dark')")
+    page.reload()
+    page.wait_for_selector("h1")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 29)"
+
+
+def test_links_leave_the_frame_in_which_airflow_shows_the_page(browser: Browser, address: str) -> None:
+    frame = (
+        f"<iframe src='{address}#/collections/planes' sandbox='allow-scripts allow-same-origin allow-forms'></iframe>"
+    )
+    context = browser.new_context()
+    page = context.new_page()
+    page.route("**/around", lambda route: route.fulfill(content_type="text/html", body=frame))
+    page.goto(address.replace("/tidemark/", "/around"))
+    page.frame_locator("iframe").locator("text=reconcile_collections").first.click()
+    page.wait_for_url("**/dags/reconcile_collections")
+    context.close()
+
+
+# -- how it looks --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("view", VIEWS)
