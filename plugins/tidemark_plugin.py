@@ -1,7 +1,7 @@
-"""The status page: every collection with its frontiers, and the last reports; for whoever is logged in to Airflow.
+"""The status page: what needs a person, and everything else; for whoever may see plugins in Airflow.
 
-``/tidemark/`` is the page, ``/tidemark/status`` the same as JSON. State is read from the catalog and one JSON file per
-collection, without a JVM: some milliseconds each.
+``/tidemark/`` is the page, ``/tidemark/api/v1`` the same as JSON (docs/page.md). State is read without a JVM, and only
+what has changed is read again.
 """
 
 from __future__ import annotations

@@ -70,9 +70,11 @@ def served(home: PageHome, **environ: str) -> Iterator[str]:
     import uvicorn
     from airflow.api_fastapi.app import create_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+    from airflow.api_fastapi.common.db.common import _get_session
     from airflow.api_fastapi.core_api.security import get_user
     from fastapi import FastAPI
 
+    from tests.support.airflow_events import airflow_events
     from tidemark.orchestration.status_page.app import status_app
 
     more = {**AirflowSettings.read().environment(), "TIDEMARK_HOME": str(home.settings.home), **environ}
@@ -80,6 +82,7 @@ def served(home: PageHome, **environ: str) -> Iterator[str]:
     os.environ.update(more)
     create_auth_manager()
     page = status_app()
+    page.dependency_overrides[_get_session] = airflow_events
     page.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="operator", role="VIEWER")
     whole = FastAPI()
     whole.mount("/tidemark", page)

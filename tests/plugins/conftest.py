@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 from airflow.api_fastapi.app import create_auth_manager
 from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
+from airflow.api_fastapi.common.db.common import _get_session
 from airflow.api_fastapi.core_api.security import get_user
 from fastapi.testclient import TestClient
 
+from tests.support.airflow_events import airflow_events
 from tidemark.orchestration.status_page.app import status_app
 from tools.local_airflow.settings import AirflowSettings
 
@@ -28,6 +30,7 @@ def app(home: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[FastAPI]:
     monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
     create_auth_manager()
     app = status_app()
+    app.dependency_overrides[_get_session] = airflow_events
     yield app
     app.dependency_overrides.clear()
 

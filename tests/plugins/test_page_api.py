@@ -129,6 +129,14 @@ def test_a_refused_run_shows_the_rows_that_were_refused(logged_in: TestClient, p
     assert report["error"]["sample"] == [{"id": 7, "name": "<b>AA 7</b>"}]
 
 
+def test_links_lead_to_the_tasks_that_changed_a_collection(logged_in: TestClient, page: PageHome) -> None:
+    scheduled, manual = ask(logged_in, "collections/planes/tasks")["tasks"]
+    run = "dags/reconcile_collections/runs/scheduled__2026-01-01T00%3A00%3A00%2B00%3A00"
+    assert (scheduled["run_path"], scheduled["path"]) == (run, f"{run}/tasks/show_result/mapped/3")
+    assert manual["path"] == "dags/reconcile_collections/runs/manual__1/tasks/show_result"
+    assert ask(logged_in, "collections/flights/tasks") == {"tasks": []}
+
+
 def test_staged_batches_say_since_when_and_what_they_wait_for(logged_in: TestClient, page: PageHome) -> None:
     assert ask(logged_in, "staged")["batches"] == []
     page.stage_weather()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
+from airflow.api_fastapi.common.db.common import SessionDep
 from airflow.api_fastapi.core_api.security import requires_access_view
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -26,6 +27,7 @@ from tidemark.orchestration.status_page.collection import lineage_of, show_colle
 from tidemark.orchestration.status_page.deployments import show_deployments
 from tidemark.orchestration.status_page.observed import Observer, observer_of
 from tidemark.orchestration.status_page.overview import show_overview
+from tidemark.orchestration.status_page.published import show_tasks
 from tidemark.orchestration.status_page.staged import show_staged
 from tidemark.orchestration.status_page.status import collections_status, last_reports, resting_objects
 from tidemark.storage.view import read_whole_view
@@ -65,6 +67,7 @@ def status_app() -> FastAPI:
         f"{API}/collections/{{name}}": _collection,
         f"{API}/collections/{{name}}/contents": _contents,
         f"{API}/collections/{{name}}/corrections": _corrections,
+        f"{API}/collections/{{name}}/tasks": _tasks,
         f"{API}/staged": _staged,
         f"{API}/buffers": _buffers,
         f"{API}/catalog": _catalog,
@@ -119,6 +122,10 @@ def _contents(request: Request, name: str, as_of: Time = None, limit: Rows = 20)
 
 def _corrections(request: Request, name: str) -> Response:
     return _json(request, show_corrections(_observer()[0], name))
+
+
+def _tasks(request: Request, name: str, session: SessionDep) -> Response:
+    return _json(request, show_tasks(session, name))
 
 
 def _staged(request: Request) -> Response:

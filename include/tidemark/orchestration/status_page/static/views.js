@@ -53,7 +53,7 @@ function overview({ data, params, now }) {
 // -- collection --------------------------------------------------------------------------------------------------------
 
 function collection({ data, more, params, now }) {
-  const [contents, changes] = more;
+  const [published, contents, changes] = more;
   const runs = data.runs.slice(-RUNS).reverse();
   return [
     el("h1", {}, `${data.kind} ${data.name}`),
@@ -78,6 +78,7 @@ function collection({ data, more, params, now }) {
     data.holds ? section("What holds history back", holds(data.holds, now)) : "",
     data.staged_batches?.length ? section("Staged", stagedTable(data.staged_batches, now)) : "",
     section("What reads what", data.lineage.nodes.length ? lineageGraph(data.lineage, data.name) : el("p", {}, "Nothing is known.")),
+    section("Changed by", changedBy(published, now)),
     section("Last runs", table("Last runs", ["at", "operation", "outcome", "rows", "lag", "took", "error"], runs.map((run) => [
       time(run.measured_at, now), run.operation, run.outcome, number(run.rows), duration(run.lag_ms), run.seconds === null ? "" : `${run.seconds.toFixed(1)} s`, run.error]))),
     data.history ? section("History of the upper", table("History of the upper", ["committed", "what", "upper", "rows"],
@@ -138,6 +139,13 @@ function contentsForm({ name, upper: end, since }, params) {
 function contentsTable({ columns, rows, error }) {
   if (error) return el("div", {}, el("p", { class: "error" }, error.message), error.hint ? el("p", {}, `→ ${error.hint}`) : "");
   return table("Contents", columns, rows.map((row) => row.map(valueText)), { nothing: "No rows." });
+}
+
+function changedBy({ tasks, error }, now) {
+  if (error) return el("p", { class: "error" }, error.message);
+  const rows = tasks.map((each) => [time(each.time_ms, now), airflowLink(`dags/${encoded(each.dag_id)}`, each.dag_id),
+    airflowLink(each.run_path, each.run_id), airflowLink(each.path, each.task_id)]);
+  return table("Tasks that changed it last", ["at", "DAG", "run", "task"], rows, { nothing: "No task has told Airflow of a change." });
 }
 
 function holds(found, now) {
@@ -251,8 +259,9 @@ export const views = {
 function collectionUrls({ argument, params, loaded }) {
   const own = `collections/${encoded(argument)}`;
   const known = loaded.get(own)?.body;
-  if (known?.layout === null) return [own];
+  const tasks = `${own}/tasks`;
+  if (known?.layout === null) return [own, tasks];
   const asOf = params.get("as_of") ? Date.parse(`${params.get("as_of")}Z`) : null;
   const contents = `${own}/contents?limit=${encoded(params.get("limit") ?? "20")}${asOf === null ? "" : `&as_of=${asOf}`}`;
-  return known && !known.has_changes ? [own, contents] : [own, contents, `${own}/corrections`];
+  return known && !known.has_changes ? [own, tasks, contents] : [own, tasks, contents, `${own}/corrections`];
 }
