@@ -1,6 +1,6 @@
 """The page in a real Chromium, as an operator uses it: questions answered by looking, by keyboard, in light and dark.
 
-The application is served alone, to one who is logged in; that Airflow lets in nobody else, tests/plugins tells.
+The application is served alone, to one who is logged in; the last test goes through Airflow.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 from playwright.sync_api import expect
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from playwright.sync_api import Browser, ConsoleMessage, Page, Response
+
+    from tools.local_airflow.client import AirflowClient
+    from tools.local_airflow.standalone import Standalone
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
@@ -347,3 +351,21 @@ def test_screenshots_for_the_docs(browser: Browser, address: str, view: str) -> 
         path = IMAGES / f"page-{view}.png"
         page.screenshot(path=path)
         assert path.stat().st_size < MOST_IMAGE_BYTES
+
+
+# -- in Airflow itself ---------------------------------------------------------------------------------------------
+
+
+def test_airflow_shows_it_to_its_own_users_alone(browser: Browser, airflow: Standalone, client: AirflowClient) -> None:
+    forged = {"Authorization": "Bearer forged"}  # without one, this Airflow takes everybody for an administrator
+    for path in ("", "status", "api/v1/overview", "static/page.js"):
+        assert httpx.get(f"{airflow.url}/tidemark/{path}", headers=forged).status_code == 403
+        assert client.get_page(f"/tidemark/{path}").status_code == 200
+    context = browser.new_context(base_url=airflow.url)
+    page = context.new_page()
+    page.goto("/plugin/tidemark-collections")
+    inside = page.frame_locator("iframe")
+    inside.locator("table:has(caption:text('All objects')) >> text=planes").click(timeout=3 * WAIT_MS)
+    inside.locator("text=reconcile_collections").first.click()
+    page.wait_for_url("**/dags/reconcile_collections**", timeout=WAIT_MS)
+    context.close()
