@@ -10,9 +10,11 @@ from tests.support.damage import damage_metadata
 from tests.support.page_home import DAY_MS, PageHome, corrected
 from tidemark.clock import SystemClock
 from tidemark.errors import Unreachable
+from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.shard import state_reader
 from tidemark.orchestration.status_page import observed
 from tidemark.orchestration.status_page.history import DAYS
+from tidemark.report import ErrorReport
 
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient
@@ -53,15 +55,19 @@ def test_what_needs_a_person_comes_with_why_since_when_and_what_to_do(logged_in:
     page.refuse_flights()
     page.carry_planes()
     page.change_planes()
-    page.home.deployment.objects.pause(["planes"], why="<b>a check</b>")
+    objects = page.home.deployment.objects
+    objects.pause(["planes"], why="<b>a check</b>")
+    away = ErrorReport(kind="Unreachable", message="no answer", exit_code=ExitCode.UNREACHABLE)
+    objects.suspend("copies", page.home.registry.objects()["copies"].id, away)
     page.home.apply(page.home.declaration("ailing", key=["id"]))
     damage_metadata(page.home.shard("ailing"), "cut")
     found = ask(logged_in, "overview")["needs"]
-    assert [need["what"] for need in found][:2] == ["damaged", "failed"]
+    assert [need["what"] for need in found][:3] == ["damaged", "failed", "suspended"]
     by_what = {need["what"]: need for need in found}
     assert by_what["failed"]["why"] == "GuardRefused: 3 of 4 rows would go, and max_delete_ratio is 0.5"
     assert by_what["failed"]["since_ms"] == page.now_ms
     assert "max-delete-ratio" in by_what["failed"]["hint"]
+    assert (by_what["suspended"]["name"], by_what["suspended"]["why"]) == ("copies", "Unreachable: no answer")
     assert by_what["paused"]["why"].endswith("<b>a check</b>"), "the page shows it as text"
     assert by_what["damaged"]["hint"] == "tidemark repair ailing"
 
