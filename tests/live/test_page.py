@@ -51,7 +51,7 @@ VIEWS = {
     "catalog": "#/catalog",
     "deployments": "#/deployments",
 }
-PICTURED = {"overview": 720, "collection": 1500, "buffers": 700, "deployments": 700}  # and their heights
+PICTURED = {"overview": 720, "collection": 1500}  # and their heights
 
 
 @pytest.fixture(scope="module")
