@@ -46,6 +46,7 @@ VIEWS = {
     "overview": "#/",
     "collection": "#/collections/planes",
     "refused": "#/collections/flights",
+    "partitions": "#/collections/visits",
     "staged": "#/staged",
     "buffers": "#/buffers",
     "catalog": "#/catalog",
@@ -61,6 +62,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> PageHome:
     now_ms = SystemClock().now_ms()
     page = PageHome(settings_in(folder / "home"), now_ms=now_ms, days=12)
     page.declare_late("airports", days_ago=5)
+    page.ingest_visits()
     page.ingest_events()
     page.carry_planes()
     page.change_planes()
@@ -207,7 +209,7 @@ def test_may_i_promote(browser: Browser, home: PageHome, page: Page) -> None:
     assert "There is nothing to promote: this deployment (1) leads." in go(page, "#/deployments", "Deployments")
     with served(home, TIDEMARK_GENERATION="2") as address, opened(browser, f"{address}#/deployments") as beside:
         answer = beside.inner_text(".answer")
-        assert answer == "Not yet: 4 of 6 objects are not caught up."
+        assert answer == "Not yet: 5 of 7 objects are not caught up."
         assert "no run of this deployment has looked at it yet" in beside.inner_text("tr:has-text('planes')")
 
 
@@ -259,7 +261,7 @@ def test_a_view_is_opened_and_used_by_keyboard_alone(page: Page, home: PageHome)
     page.focus("#search")
     page.keyboard.type("flight")
     assert page.locator("table:has(caption:text('All objects')) tbody tr").all_inner_texts()[0].startswith("flights")
-    assert "1 of 6 match" in page.inner_text("main")
+    assert "1 of 7 match" in page.inner_text("main")
     assert page.evaluate("location.hash") == "#/?search=flight", "which can be sent to others"
     page.focus("table:has(caption:text('All objects')) a")
     page.keyboard.press("Enter")

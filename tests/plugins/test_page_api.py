@@ -170,6 +170,15 @@ def test_buffers_show_how_far_each_collection_is(logged_in: TestClient, page: Pa
     assert by_name["unset"]["error"]["kind"] == "ConfigurationInvalid"
 
 
+def test_partitions_by_event_time_have_their_rows(logged_in: TestClient, page: PageHome) -> None:
+    page.ingest_visits()
+    found = ask(logged_in, "collections/visits")["partitions"]
+    assert [(each["partition"], each["rows"], each["late_rows"]) for each in found] == [
+        ("2023-01-01", 2, 0),
+        ("2023-01-02", 1, 0),
+    ]
+
+
 def test_catalog_tells_the_truth_the_leader_and_who_changed_what(logged_in: TestClient, page: PageHome) -> None:
     page.home.deployment.objects.pause(["planes"], why="a check")
     shown = ask(logged_in, "catalog")

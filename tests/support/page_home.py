@@ -72,6 +72,13 @@ class PageHome:
         record_run(self.home.deployment, report, clock=SteppedClock(self.now_ms))
         self.home.send_rows(0, 3)
 
+    def ingest_visits(self) -> None:
+        """Ingest rows of two days, by event time."""
+        self.home.declare_reader("visits", schema="id bigint, at timestamp", event_time="at")
+        for day in (1, 1, 2):
+            self.home.send(0, f'{{"id": {day}, "at": "2023-01-0{day}T12:00:00Z"}}'.encode())
+        self.home.ingest_all("visits")
+
     def carry_planes(self) -> None:
         """Carry planes into files once, with a hold that is soon overdue."""
         folder = self.settings.home / "copies"

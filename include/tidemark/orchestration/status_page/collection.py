@@ -11,6 +11,7 @@ from tidemark.errors import UnknownObject
 from tidemark.frontier import frontier_json
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.shard.state_reader import ShardSummary
+from tidemark.ingest.partitions.state import PartitionRules, Partitions
 from tidemark.orchestration.status_page.contents import (
     describe_history,
     describe_schema,
@@ -77,6 +78,7 @@ def show_collection(observer: Observer, name: str, reports: Mapping[str, Any], *
         "schema": observer.of_head(name, describe_schema),
         "history": observer.of_head(name, describe_history),
         "holds": holds_of(name, state, seen, now_ms=now_ms),
+        "partitions": list(_partitions_of(declaration, state)),
         "staged_batches": staged_in(observer, name) if state.staged else [],
     }
 
@@ -107,6 +109,15 @@ def _results_of(name: str, reports: Mapping[str, Any]) -> Iterable[dict[str, Any
         if (result := report["collections"].get(name)) is not None:
             facts = ("outcome", "inserted", "retracted", "strategy", "error")
             yield {"dag_id": dag_id, "finished_ms": report.get("finished_at"), **{f: result.get(f) for f in facts}}
+
+
+def _partitions_of(declaration: Declaration | None, state: ShardSummary) -> Iterable[dict[str, Any]]:
+    """Yield the partitions by event time that the collection remembers, the earliest first."""
+    if declaration is None or (rules := PartitionRules.of(declaration)) is None:
+        return
+    found = Partitions.parse(state.properties, rules.column, rules.unit).state.partitions
+    for name, each in sorted(found.items()):
+        yield {"partition": name, "rows": each.rows, "late_rows": each.late_rows, "closed": each.is_closed}
 
 
 def _dags_of(known: CatalogObject, declaration: Declaration | None) -> Iterable[str]:

@@ -72,6 +72,12 @@ export function sparkline(days, today) {
   return el("svg", box, el("title", {}, words), el("path", { d: bars.join("") }));
 }
 
+/** Returns a bar whose length is the share of `value` in `most`. */
+export function bar(value, most) {
+  const box = { viewBox: "0 0 100 10", preserveAspectRatio: "none", class: "bar", "aria-hidden": "true" };
+  return el("svg", box, el("path", { d: `M0 0h${(100 * value) / Math.max(1, most)}v10H0z` }));
+}
+
 // -- what reads what ---------------------------------------------------------------------------------------------------
 
 const WIDTH = 190, ROW = 46, GAP = 60, BOX = 32, LETTERS = 25;

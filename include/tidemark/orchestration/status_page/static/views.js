@@ -1,7 +1,7 @@
 // What each view shows of its data, as elements. `now` is the server's time in ms.
 
 import { airflowLink, badge, duration, el, facts, number, objectLink, section, table, time, timeText, upper } from "./dom.js";
-import { lineageGraph, lines, sparkline } from "./plots.js";
+import { bar, lineageGraph, lines, sparkline } from "./plots.js";
 
 const DAY_MS = 86_400_000;
 const TONES = { running: "good", starting: "good", stalled: "bad", suspended: "bad", paused: "warn", dropped: "muted" };
@@ -11,6 +11,9 @@ const WHAT = {
   paused: ["paused", "warn"],
 };
 const RUNS = 20;
+const PARTITIONS = 60;
+const WATCHED = 720; // measures of the lag of a sequencer that are kept while the page is open
+const watched = new Map();
 
 function encoded(name) {
   return encodeURIComponent(name);
@@ -75,6 +78,7 @@ function collection({ data, more, params, now }) {
       lines("Rows changed by each run", byOperation(data.runs, "rows"), number),
       lines("Lag at the end of each run", byOperation(data.runs, "lag_ms"), duration),
       data.history ? lines("Rows in the collection", [{ label: "rows", points: data.history.map((each) => [each.time_ms, each.rows]) }], number) : ""),
+    data.partitions?.length ? section("Rows per partition", partitions(data.partitions)) : "",
     data.holds ? section("What holds history back", holds(data.holds, now)) : "",
     data.staged_batches?.length ? section("Staged", stagedTable(data.staged_batches, now)) : "",
     section("What reads what", data.lineage.nodes.length ? lineageGraph(data.lineage, data.name) : el("p", {}, "Nothing is known.")),
@@ -148,6 +152,13 @@ function changedBy({ tasks, error }, now) {
   return table("Tasks that changed it last", ["at", "DAG", "run", "task"], rows, { nothing: "No task has told Airflow of a change." });
 }
 
+function partitions(found) {
+  const newest = found.slice(-PARTITIONS).reverse();
+  const most = Math.max(...newest.map(({ rows }) => rows));
+  return table("Partitions by event time, the latest first", ["partition", "rows", "share", "of these late", "state"], newest.map((each) => [
+    each.partition, number(each.rows), bar(each.rows, most), number(each.late_rows), each.closed ? "closed" : "open"]));
+}
+
 function holds(found, now) {
   return table("Holds", ["reader", "keeps from", "keeps", "ends", "state", "what to do"], found.map((each) => [
     each.reader, time(each.since, now), duration(each.age_ms), each.expires_at === null ? "never" : time(each.expires_at, now),
@@ -183,9 +194,11 @@ function stagedTable(batches, now) {
 function buffers({ data, now }) {
   const { workers, objects } = data.storage;
   const lags = Object.entries(data.lags).map(([label, points]) => ({ label, points }));
+  watch(data.buffers, now);
   return [
     el("h1", {}, "Buffers"),
-    section("Lag over time", lines("Lag at the end of each ingest", lags, duration)),
+    section("Lag over time", lines("Lag at the end of each ingest", lags, duration),
+      lines("Lag on each sequencer, since this page was opened", [...watched].map(([label, points]) => ({ label, points })), duration)),
     data.buffers.map((buffer) => section(`Buffer ${buffer.name}`,
       buffer.error ? [el("p", { class: "error" }, buffer.error.message), el("p", {}, `→ ${buffer.error.hint}`)] : "",
       table(`Progress on ${buffer.name}`, ["collection", "sequencer", "lag", "entries behind", "published below", "accepted below", "batches that wait"],
@@ -199,6 +212,14 @@ function buffers({ data, now }) {
         objectLink(each.name), each.state, duration(each.lag_ms), duration(each.behind_ms), number(each.rounds), number(each.rows), number(each.held),
         number(each.waiting), upper(each.upper, now), each.error]), { nothing: "Nothing declares every." })),
   ];
+}
+
+/** Remembers how late each collection is on each sequencer now: nobody stores that. */
+function watch(found, now) {
+  for (const { collection, sequencer, lag_ms: lagMs } of found.flatMap(({ progress }) => progress)) {
+    const label = `${collection}, sequencer ${sequencer}`;
+    watched.set(label, [...watched.get(label) ?? [], [now, lagMs]].slice(-WATCHED));
+  }
 }
 
 // -- catalog -----------------------------------------------------------------------------------------------------------
