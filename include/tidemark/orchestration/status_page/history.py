@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from tidemark.collections.system.declarations import STATISTICS
 from tidemark.collections.system.rules import CARRYING
@@ -18,6 +18,8 @@ from tidemark.iceberg.shards import SYSTEM, Shards
 from tidemark.interval import DAY_MS
 
 DAYS = 30
+_RECENT = 9
+_KEY = ["object", "object_id"]
 _TEXTS = ("object", "operation", "outcome", "error")
 _COLUMNS = ("measured_at", "object_id", "rows", "lag_ms", "seconds", *_TEXTS)
 _FAILED = frozenset({"failed", "refused"})
@@ -25,7 +27,7 @@ _FAILED = frozenset({"failed", "refused"})
 Key = tuple[str, int]  # an object's name and id
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """The runs of one object that were to carry rows; times are ms since the Unix epoch.
 
@@ -34,16 +36,27 @@ class Summary:
 
     runs: int
     first_ms: int
-    last_ms: int
+    recent_ms: list[int]  # the times of the last ``_RECENT`` runs, oldest first
     last_good_ms: int | None
     lag_ms: int | None
     seconds: float | None
-    rows_by_day: dict[int, int] = field(default_factory=dict)
+    rows_by_day: dict[int, int]
+
+    @property
+    def last_ms(self) -> int:
+        return self.recent_ms[-1]
 
     @property
     def usual_gap_ms(self) -> int | None:
-        """How long it usually is from one run to the next; None if there were too few."""
-        return (self.last_ms - self.first_ms) // (self.runs - 1) if self.runs > 2 else None  # noqa: PLR2004
+        """How long it usually is from one run to the next; None if there were too few.
+
+        The mean of all and the median of the last ones, whichever is longer: somebody may have tried an object again
+        and again, lately or at first.
+        """
+        gaps = [later - earlier for earlier, later in pairwise(self.recent_ms)]
+        if len(gaps) < 2:  # noqa: PLR2004 - one says nothing of others
+            return None
+        return max((self.last_ms - self.first_ms) // (self.runs - 1), int(median(gaps)))
 
     def rows_of_days(self, now_ms: int) -> list[int]:
         """Return the rows that were changed on each of the last ``DAYS`` days (UTC), today's last."""
@@ -84,69 +97,52 @@ class History:
         if not found:
             return []
         rows = pa.concat_tables([each.cast(found[0].schema) for each in found])
-        shown: list[dict[str, Any]] = rows.drop_columns(["object", "object_id"]).sort_by("measured_at").to_pylist()
+        shown: list[dict[str, Any]] = rows.drop_columns(_KEY).sort_by("measured_at").to_pylist()
         return shown
 
 
 def _read(placed: Iterator[Any], stored: StoredRows) -> _Piece:
-    rows = pa.concat_tables([each.rows for each in placed] or [stored.empty(_COLUMNS)])
+    rows = pa.concat_tables([each.rows for each in placed] or [stored.empty(_COLUMNS)]).combine_chunks()
     times = pc.divide(rows["measured_at"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 1_000)
     rows = rows.set_column(rows.schema.get_field_index("measured_at"), "measured_at", times)
+    summaries = _summarise(rows)
     for name in _TEXTS:  # a word that comes a thousand times is kept once
         index = rows.schema.get_field_index(name)
         rows = rows.set_column(index, name, rows[name].cast(pa.string()).dictionary_encode())
-    rows = rows.combine_chunks()
-    return _Piece(rows, _summarise(rows))
+    return _Piece(rows, summaries)
 
 
 def _summarise(rows: pa.Table) -> dict[Key, Summary]:
-    carrying = rows.filter(pc.is_in(rows["operation"].cast(pa.string()), pa.array(sorted(CARRYING)))).sort_by(
-        "measured_at"
+    carrying = rows.filter(pc.is_in(rows["operation"], _texts(CARRYING))).sort_by("measured_at")
+    times = carrying["measured_at"]
+    good_times = pc.if_else(pc.is_in(carrying["outcome"], _texts(_FAILED)), pa.scalar(None, pa.int64()), times)
+    carrying = carrying.append_column("good_at", good_times).append_column("day", pc.divide(times, DAY_MS))
+    also_null = pc.ScalarAggregateOptions(skip_nulls=False)
+    by_object = carrying.group_by(_KEY, use_threads=False).aggregate(
+        [("measured_at", "list"), ("good_at", "max"), ("lag_ms", "last", also_null), ("seconds", "last", also_null)]
     )
-    if carrying.num_rows == 0:
-        return {}
-    names = carrying["object"].cast(pa.string()).to_pylist()
-    keys = list(zip(names, carrying["object_id"].to_pylist(), strict=True))
-    numbers: dict[Key, int] = {}
-    codes = np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int64, len(keys))
-    times = carrying["measured_at"].to_numpy()
-    is_good = ~pc.is_in(carrying["outcome"].cast(pa.string()), pa.array(sorted(_FAILED))).to_numpy()
-    first, last = _ends(codes, len(numbers))
-    good = np.full(len(numbers), -1)
-    good[codes[is_good]] = np.flatnonzero(is_good)  # of equal indices the last one stays
-    lags, seconds = carrying["lag_ms"].to_pylist(), carrying["seconds"].to_pylist()
-    counts = np.bincount(codes)
     found = {
-        key: Summary(
-            runs=int(counts[code]),
-            first_ms=int(times[first[code]]),
-            last_ms=int(times[last[code]]),
-            last_good_ms=None if good[code] < 0 else int(times[good[code]]),
-            lag_ms=lags[last[code]],
-            seconds=seconds[last[code]],
+        (row["object"], row["object_id"]): Summary(
+            runs=len(row["measured_at_list"]),
+            first_ms=row["measured_at_list"][0],
+            recent_ms=row["measured_at_list"][-_RECENT:],
+            last_good_ms=row["good_at_max"],
+            lag_ms=row["lag_ms_last"],
+            seconds=row["seconds_last"],
+            rows_by_day={},
         )
-        for key, code in numbers.items()
+        for row in by_object.to_pylist()
     }
-    changed = pc.fill_null(carrying["rows"], 0).to_numpy()
-    days = times // DAY_MS
-    some = changed > 0
-    pairs, at = np.unique(np.stack([codes[some], days[some]]), axis=1, return_inverse=True)
-    sums = np.bincount(at.ravel(), weights=changed[some])
-    by_code = [found[key] for key in numbers]
-    for (code, day), total in zip(pairs.T.tolist(), sums.tolist(), strict=True):
-        by_code[code].rows_by_day[day] = int(total)
+    for row in carrying.group_by([*_KEY, "day"]).aggregate([("rows", "sum")]).to_pylist():
+        found[row["object"], row["object_id"]].rows_by_day[row["day"]] = row["rows_sum"] or 0
     return found
 
 
-def _ends(codes: NDArray[np.int64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first and the last place of each code."""
-    first, last = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    last[codes] = np.arange(len(codes))
-    first[codes[::-1]] = np.arange(len(codes))[::-1]
-    return first, last
+def _texts(values: Iterable[str]) -> pa.Array:
+    return pa.array(sorted(values))
 
 
-def _merge(parts: Iterator[Mapping[Key, Summary]]) -> dict[Key, Summary]:
+def _merge(parts: Iterable[Mapping[Key, Summary]]) -> dict[Key, Summary]:
     merged: dict[Key, Summary] = {}
     for part in parts:
         for key, each in part.items():
@@ -163,7 +159,7 @@ def _joined(one: Summary, other: Summary) -> Summary:
     return Summary(
         runs=one.runs + other.runs,
         first_ms=min(one.first_ms, other.first_ms),
-        last_ms=later.last_ms,
+        recent_ms=sorted([*one.recent_ms, *other.recent_ms])[-_RECENT:],
         last_good_ms=max(good, default=None),
         lag_ms=later.lag_ms,
         seconds=later.seconds,

@@ -70,6 +70,7 @@ class Contents:
     applied: Applied = field(default_factory=Applied)
     objects: Mapping[str, CatalogObject] = field(default_factory=dict)
     standings: Mapping[str, Standing] = field(default_factory=dict)
+    sink_holds: Mapping[tuple[str, str], int] = field(default_factory=dict)  # as of ``read_sink_holds``
     audit: Sequence[tuple[NumberedKey, AuditEventValue]] = ()  # the newest events, the newest first
     deployments: Sequence[tuple[DeploymentKey, DeploymentValue]] = ()
     obstacle: ErrorReport | None = None
@@ -213,10 +214,13 @@ class Observer:
         deployment = self.deployment
         items = Membership(self.catalog).read(_read_items)
         audit, deployments = items or ([], [])
+        applied = deployment.registry.read()
+        sinks = [each.declaration for each in applied.sinks.values()]
         return Contents(
-            applied=deployment.registry.read(),
+            applied=applied,
             objects=deployment.registry.objects(),
             standings=deployment.objects.read(),
+            sink_holds={(sink.collection, sink.hold): sink.warn_after_ms for sink in sinks},
             audit=audit,
             deployments=deployments,
         )

@@ -96,6 +96,7 @@ def row_of(name: str, known: CatalogObject, seen: Observed, *, now_ms: int) -> d
         "damaged": isinstance(state, CorruptState),
         "staged": 0 if summary is None else len(summary.staged),
         "stale": 0 if summary is None else len(summary.stale),
+        "last_good_run_ms": None if measured is None else measured.last_good_ms,
         "late_since_ms": late[0] if late else None,
         "late_why": late[1] if late else None,
         "rows_by_day": [] if measured is None else measured.rows_of_days(now_ms),
@@ -147,18 +148,15 @@ def _of_holds(seen: Observed, *, now_ms: int) -> Iterable[dict[str, Any]]:
     for name, state in seen.states.items():
         for held in holds_of(name, state, seen, now_ms=now_ms):
             if held["overdue"]:
-                since_ms = held["since"] if held["since"] else None
-                yield _need(
-                    "hold", name, held["warning"], view=f"collections/{name}", since_ms=since_ms, hint=held["hint"]
-                )
+                view, since_ms = f"collections/{name}", held["since"] or None
+                yield _need("hold", name, held["warning"], view=view, since_ms=since_ms, hint=held["hint"])
 
 
 def holds_of(name: str, state: ShardSummary | CorruptState, seen: Observed, *, now_ms: int) -> Sequence[dict[str, Any]]:
     """Return the holds on a collection, as ``ReaderHold.to_json``."""
     if isinstance(state, CorruptState) or not state.state.holds:
         return []
-    sinks = (applied.declaration for applied in seen.contents.applied.sinks.values())
-    sink_holds = {(sink.collection, sink.hold): sink.warn_after_ms for sink in sinks}
+    sink_holds = seen.contents.sink_holds
     found = list_holds(name, state.state, state.oldest_ms, now_ms=now_ms, sink_holds=sink_holds)
     return [held.to_json() for held in found]
 

@@ -66,7 +66,7 @@ function collection({ data, more, params, now }) {
       ["late since", data.late_since_ms ? [time(data.late_since_ms, now), `: ${data.late_why}`] : null],
       ["tried again at", data.retry_at_ms ? time(data.retry_at_ms, now) : null],
       ["rows", number(data.rows)], ["upper", upper(data.upper, now)], ["history since", time(data.since, now)],
-      ["lag at the end of the last run", duration(data.lag_ms)], ["last run", time(data.last_run_ms, now)],
+      ["lag at the end of the last run", duration(data.lag_ms)], ["last run", time(data.last_run_ms, now)], ["last good run", time(data.last_good_run_ms, now)],
       ["written by", data.generation ? `deployment ${data.generation}, epoch ${data.epoch}` : null],
       ["key", data.key.join(", ")],
       ["in Airflow", data.dags.map((dag, index) => [index ? ", " : "", airflowLink(`dags/${dag}`, dag)])],
