@@ -10,13 +10,15 @@ import pytest
 from tests.conftest import settings_in
 from tests.support.prepared_folder import PreparedFolder
 from tidemark.cli.app import app
+from tidemark.clock import SystemClock
 from tidemark.collections.staged.batches import corrections_branch
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.correction_branches import stage_whole
-from tidemark.orchestration.status_page.status import collections_status, status_page
+from tidemark.orchestration.status_page.observed import Observer
+from tidemark.orchestration.status_page.status import show_status
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -166,9 +168,8 @@ def test_stale_corrections_are_told_until_they_are_reconciled(
     result = flushed.json["collections"]["planes"]
     assert (flushed.code, result["error"]["kind"]) == (ExitCode.TRANSIENT, "StaleCorrections")
     assert (result["details"]["stale"], result["details"]["next"]) == ([branch], "tidemark reconcile planes")
-    [status] = [each for each in collections_status(home) if each["name"] == "planes"]
-    assert status["stale"] == [branch]
-    assert "1 stale: the next flush reconciles them" in status_page([status], {})
+    shown = show_status(Observer(home, SystemClock()), now_ms=0)["collections"]
+    assert [each["stale"] for each in shown if each["name"] == "planes"] == [[branch]]
 
 
 @pytest.mark.parametrize(

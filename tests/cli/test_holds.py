@@ -23,7 +23,8 @@ from tidemark.iceberg.commit.holds import hold
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.state import NEVER
 from tidemark.interval import DAY_MS, HOUR_MS
-from tidemark.orchestration.status_page.status import collections_status, status_page
+from tidemark.orchestration.status_page.observed import Observer
+from tidemark.orchestration.status_page.status import show_status
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,14 +171,20 @@ def test_an_overdue_hold_is_shown_everywhere(
     assert "tidemark hold release events mirror" in finding["hint"]
     others_fail = not all(each["ok"] for each in checks if each is not finding)
     assert tidemark.code == (ExitCode.CONFIGURATION if others_fail else ExitCode.TRANSIENT), "the mildest finding"
-    (collection,) = collections_status(home)
-    assert collection["holds"] == [listed]
-    assert '<tr class="failed"><td>events</td><td>mirror</td>' in status_page([collection], {})
+    assert shown_holds(home) == [listed]
     monkeypatch.setattr(maintain, "store_now_ms", lambda _: in_three_days)
     with caplog.at_level(logging.WARNING):
         report = maintain_all(None, deployment_of(home), ["events"])
     assert listed["warning"] in caplog.text
     assert report.collections["events"].details["overdue_holds"] == [listed]
+
+
+def shown_holds(settings: Settings) -> list[dict[str, Any]]:
+    """Return the holds on the one collection, as the status page shows them."""
+    clock = SystemClock()
+    (collection,) = show_status(Observer(settings, clock), now_ms=clock.now_ms())["collections"]
+    found: list[dict[str, Any]] = collection["holds"]
+    return found
 
 
 def test_the_status_page_needs_no_catalog_for_the_holds_of_sinks(
@@ -188,9 +195,9 @@ def test_the_status_page_needs_no_catalog_for_the_holds_of_sinks(
     in_three_days = SystemClock().now_ms() + 3 * DAY_MS
     monkeypatch.setattr(SystemClock, "now_ms", lambda _: in_three_days)
     assert tidemark.json("hold", "list")["holds"][0]["overdue"] is False, "its owner looks after five days"
-    assert collections_status(home)[0]["holds"][0]["overdue"] is False
+    assert shown_holds(home)[0]["overdue"] is False
     (home.home / "stash.db").unlink()
-    assert collections_status(home)[0]["holds"][0]["overdue"] is True, "nobody knows better than the default"
+    assert shown_holds(home)[0]["overdue"] is True, "nobody knows better than the default"
 
 
 def test_the_holds_of_a_dropped_collection_are_listed_and_released(

@@ -15,6 +15,7 @@ from tests.support.events import CLOCK, append_numbers, create_events, numbers, 
 from tests.support.leftovers import leftovers
 from tests.support.rows import SCHEMA, contents, correction
 from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SystemClock
 from tidemark.collections.append.append import Append
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode
@@ -39,7 +40,8 @@ from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import find_abandoned
 from tidemark.iceberg.staging.correction_branches import stage_whole
-from tidemark.orchestration.status_page.status import collections_status, status_page
+from tidemark.orchestration.status_page.observed import Observer
+from tidemark.orchestration.status_page.staged import show_staged
 from tidemark.orchestration.tasks.flush import staged_now
 from tidemark.report import Outcome
 
@@ -171,10 +173,11 @@ def test_retention_of_staged_batches_keeps_what_the_next_flush_publishes(events:
     assert ([batch.generation for batch in discarded], left(home)) == ([2], [(1, Range(2, 3))])
 
 
-def test_status_page_counts_by_deployment(events: Shard, home: Settings) -> None:
+def test_the_status_page_tells_what_each_deployment_has_staged(events: Shard, home: Settings) -> None:
     append_numbers(events, home, 2, 3)
     append_numbers(events, of(home, 2), 3, 4)
-    assert "<td>1 by deployment 1, 1 by deployment 2</td>" in status_page(collections_status(home), {})
+    batches = show_staged(Observer(home, SystemClock()))["batches"]
+    assert sorted((each["generation"], each["range"]) for each in batches) == [(1, [2, 3]), (2, [3, 4])]
 
 
 # -- at once, and killed -------------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
-from tidemark.clock import SystemClock
 from tidemark.errors import AsOfBeforeSince, NotYetAvailable, TidemarkError, UnknownCollection, UsageError
 from tidemark.exit_codes import ExitCode
 from tidemark.interval import LATEST_MS
@@ -29,8 +28,7 @@ from tidemark.orchestration.status_page.observed import Observer, observer_of
 from tidemark.orchestration.status_page.overview import show_overview
 from tidemark.orchestration.status_page.published import show_tasks
 from tidemark.orchestration.status_page.staged import show_staged
-from tidemark.orchestration.status_page.status import collections_status, last_reports, resting_objects
-from tidemark.storage.view import read_whole_view
+from tidemark.orchestration.status_page.status import last_reports, show_status
 
 API: Final = "/api/v1"
 MOST_ROWS: Final = 200  # of contents, in one answer
@@ -151,14 +149,9 @@ def _lineage(request: Request) -> Response:
     return _json(request, lineage_of(observer, observer.look()))
 
 
-def _status() -> dict[str, Any]:
-    settings = load_settings()
-    return {
-        "collections": collections_status(settings),
-        "resting": resting_objects(settings),
-        "reports": last_reports(settings),
-        "storage": read_whole_view(settings, clock=SystemClock()),
-    }
+def _status(request: Request) -> Response:
+    observer, now_ms = _observer()
+    return _json(request, show_status(observer, now_ms=now_ms))
 
 
 def _observer() -> tuple[Observer, int]:
