@@ -1,7 +1,7 @@
 // The page itself: which view the address names, its data every five seconds while somebody looks, and the theme.
 
 import { ageText, el, patchChildren, timeText } from "./dom.js";
-import { drawPlots } from "./plots.js";
+import { drawPlots, dropPlots } from "./plots.js";
 import { views } from "./views.js";
 
 const POLL_MS = 5_000;
@@ -64,7 +64,10 @@ function render(view) {
     ? [el("h1", {}, title(view)), el("p", { class: "error" }, failed.message), failed.hint ? el("p", {}, `→ ${failed.hint}`) : ""]
     : show({ ...view, data: first?.body, more: others.map((answer) => answer?.body), now: now() }));
   if (view.shown) patchChildren(main, wanted);
-  else main.replaceChildren(...wanted.childNodes);
+  else {
+    dropPlots(main);
+    main.replaceChildren(...wanted.childNodes);
+  }
   document.title = `${title(view)} · Tidemark`;
   view.shown = true;
   drawPlots(main);

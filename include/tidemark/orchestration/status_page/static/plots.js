@@ -35,6 +35,11 @@ export function drawPlots(root, { anew = false } = {}) {
   }
 }
 
+/** Lets go of every plot below `root`, which is about to be replaced. */
+export function dropPlots(root) {
+  for (const place of root.querySelectorAll(".plot")) place.uplot?.destroy();
+}
+
 function options(place) {
   const style = getComputedStyle(document.documentElement);
   const colour = (name) => style.getPropertyValue(`--${name}`).trim();
