@@ -25,23 +25,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from airflow.sdk import AssetOrTimeSchedule, CronDataIntervalTimetable, Param, XComArg, dag
+from airflow.sdk import AssetOrTimeSchedule, CronDataIntervalTimetable, Param, dag
 
-from tidemark.orchestration.results import show_result
 from tidemark.orchestration.retry_policy import RETRIES
 from tidemark.orchestration.sensors.leader import LedSensor
 from tidemark.orchestration.sensors.mode_asset import MODE
 from tidemark.orchestration.sensors.writable import WritableSensor
-from tidemark.orchestration.spark_application import SparkApplicationOperator
-from tidemark.orchestration.tasks.flush import (
-    NAMES,
-    PLAN,
-    WITH_SPARK,
-    WITHOUT_JVM,
-    flush_without_jvm,
-    list_staged,
-    verify_flush,
-)
+from tidemark.orchestration.tasks.flush import flush_staged
 
 LONGEST_WAIT = timedelta(days=7)  # read-only for longer is an accident, and fails so that somebody looks
 
@@ -70,20 +60,8 @@ LONGEST_WAIT = timedelta(days=7)  # read-only for longer is an accident, and fai
 def flush_staged_batches() -> None:
     # Without a triggerer: deferrable=False looks once a minute instead.
     writable = WritableSensor(task_id="wait_until_writable", timeout=LONGEST_WAIT.total_seconds(), poll_seconds=1.0)
-    staged = list_staged()
-    names = XComArg(staged.operator, key=NAMES)
-    flushed = flush_without_jvm.override(task_id=WITHOUT_JVM)(names)
-    with_spark = SparkApplicationOperator(
-        task_id=WITH_SPARK,
-        application="flush_staged_batches.py",
-        application_args=names,
-        fence_on_retry=False,  # the flush itself raises the token in its commit
-        pool="spark",
-        execution_timeout=timedelta(hours=2),
-    )
-    results = verify_flush(XComArg(staged.operator, key=PLAN), flushed, with_spark.output)
+    staged, _ = flush_staged()
     LedSensor(task_id="wait_until_led") >> writable >> staged
-    show_result.expand(result=results)
 
 
 flush_staged_batches()

@@ -31,22 +31,12 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import Param, TriggerRule, XComArg, dag
+from airflow.sdk import Param, TriggerRule, dag
 
 from tidemark.orchestration.approval import PlanApprovalOperator
-from tidemark.orchestration.results import show_result
 from tidemark.orchestration.retry_policy import RETRIES
 from tidemark.orchestration.sensors.caught_up import CaughtUpSensor
-from tidemark.orchestration.spark_application import SparkApplicationOperator
-from tidemark.orchestration.tasks.flush import (
-    NAMES,
-    PLAN,
-    WITH_SPARK,
-    WITHOUT_JVM,
-    flush_without_jvm,
-    list_staged,
-    verify_flush,
-)
+from tidemark.orchestration.tasks.flush import flush_staged
 from tidemark.orchestration.tasks.promote import (
     ANSWERED_WITHIN,
     BODY,
@@ -86,19 +76,7 @@ def promote_deployment() -> None:
         task_id="approve", subject=SUBJECT, body=BODY, plan_digest=DIGEST, response_timeout=ANSWERED_WITHIN
     )
     promoted: Any = promote(plan, approve.output)
-    staged = list_staged()
-    names = XComArg(staged.operator, key=NAMES)
-    flushed = flush_without_jvm.override(task_id=WITHOUT_JVM)(names)
-    with_spark = SparkApplicationOperator(
-        task_id=WITH_SPARK,
-        application="flush_staged_batches.py",
-        application_args=names,
-        fence_on_retry=False,  # the flush itself raises the token in its commit
-        pool="spark",
-        execution_timeout=timedelta(hours=2),
-    )
-    results = verify_flush(XComArg(staged.operator, key=PLAN), flushed, with_spark.output)
-    shown = show_result.expand(result=results)
+    staged, shown = flush_staged()
     check_stores_and_reason.override(task_id="check")() >> caught_up >> plan
     is_to_be_done(plan) >> approve >> promoted >> staged
     [promoted, shown] >> check_after.override(trigger_rule=TriggerRule.NONE_FAILED)()

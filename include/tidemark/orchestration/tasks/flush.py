@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import TriggerRule, task
+from airflow.sdk import TriggerRule, XComArg, task
 
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
@@ -16,8 +17,10 @@ from tidemark.iceberg.shard.ledger import Ledger, with_forwarded
 from tidemark.orchestration.connections import load_settings, with_source_connections
 from tidemark.orchestration.driver_or_spark import finish
 from tidemark.orchestration.preflight import check_spark, load_checked_settings
+from tidemark.orchestration.results import show_result
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 from tidemark.orchestration.sensors.mode import see_mode
+from tidemark.orchestration.spark_application import SparkApplicationOperator
 from tidemark.orchestration.tasks.verify_flush import FlushedCollection, StagedCollection, verify
 from tidemark.report import SKIPPED_BECAUSE
 from tidemark.settings import Settings
@@ -148,3 +151,25 @@ def verify_flush(
                 name, StagedCollection.parse(planned), reported.get(name), seen, generation=settings.generation
             )
     return results
+
+
+def flush_staged() -> tuple[Any, Any]:
+    """Add the tasks to the present DAG that list, flush, verify and show what is staged; return the first and the last.
+
+    Large batches, and corrections that are stale, go to a Spark application.
+    """
+    # A task that gets an output of another one gets the value, not an ``XComArg``: hence ``Any``.
+    staged: Any = list_staged()
+    names: Any = XComArg(staged.operator, key=NAMES)
+    flushed: Any = flush_without_jvm.override(task_id=WITHOUT_JVM)(names)
+    with_spark: Any = SparkApplicationOperator(
+        task_id=WITH_SPARK,
+        application="flush_staged_batches.py",
+        application_args=names,
+        fence_on_retry=False,  # the flush itself raises the token in its commit
+        pool="spark",
+        execution_timeout=timedelta(hours=2),
+    )
+    plan: Any = XComArg(staged.operator, key=PLAN)
+    results: Any = verify_flush(plan, flushed, with_spark.output)
+    return staged, show_result.expand(result=results)
