@@ -74,7 +74,7 @@ def test_a_promotion_asks_and_publishes_what_was_staged(
     assert "deployment 2 leads since" in out
     assert "promoted from deployment 1: a new version" in out
     assert new.ids() == list(range(5))
-    assert "deployment 2 is is-leader, and read-write" in tidemark("status")[1]
+    assert "deployment 2 leads, and is read-write" in tidemark("status")[1]
     assert tidemark("promote", "--yes")[0] == 0, "it leads already"
     monkeypatch.setenv("TIDEMARK_GENERATION", "1")
     assert tidemark("status")[0] == 77

@@ -55,7 +55,7 @@ def test_an_object_that_is_up_to_date_is_caught_up(watched: Watched) -> None:
         (finding(error="SchemaMismatch: no column 'a'", hint="add the column"), "SchemaMismatch: no column 'a'"),
         (finding(well_since_ms=NOW - 59_999), "its runs go well for 59 s now: 60 s are wanted"),
         (finding(well_since_ms=None), "its runs go well for 0 s now"),
-        (finding(upper=NOW - 6_001), "the leader has changed it since"),
+        (finding(upper=0, found_ms=NOW - 6_001), "the leader has changed it 1 s after this deployment's last run"),
     ],
     ids=["never", "another object", "altered", "failed", "unstable", "never well", "stale"],
 )
@@ -66,8 +66,13 @@ def test_a_collection_catches_up_until_its_runs_go_well_for_a_while(finding_: Fi
 
 
 def test_a_lag_within_what_is_allowed_is_told_and_holds_nothing_up() -> None:
-    found = judged(PLANES, finding=finding(upper=NOW - 6_000))
+    found = judged(PLANES, finding=finding(upper=0, found_ms=NOW - 6_000))
     assert (found.progress, found.lag_ms) == (Progress.CAUGHT_UP, 1_000)
+
+
+def test_it_does_not_matter_how_old_the_contents_are_that_a_run_saw() -> None:
+    assert judged(PLANES, changed=NOW - DAY_MS, finding=finding(upper=NOW - DAY_MS)).lag_ms == 0
+    assert judged(PLANES, finding=finding(upper=NOW - DAY_MS)).lag_ms == 0, "changed before the run, which saw less"
 
 
 def test_an_ingest_has_seen_what_had_come_when_it_ran() -> None:

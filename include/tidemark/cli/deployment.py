@@ -86,7 +86,8 @@ def promote(*, force: Force = False, why: Why = "", yes: Yes = False, as_json: A
         print_json({"generation": stored.generation, "mode": stored.mode.value, "since": stored.since_ms,
                     "flush": report.to_json()})  # fmt: skip
         return report.exit_code
-    print_line(f"deployment {stored.generation} leads since {time_text(stored.since_ms // 1000 * 1000)}: {stored.why}")
+    why = f": {stored.why}" if stored.why else ""
+    print_line(f"deployment {stored.generation} leads since {time_text(stored.since_ms // 1000 * 1000)}{why}")
     flushed = [
         (name, each.outcome.value, each.batches, each.inserted, each.retracted)
         for name, each in report.collections.items()
@@ -98,9 +99,12 @@ def promote(*, force: Force = False, why: Why = "", yes: Yes = False, as_json: A
 
 
 def _print_readiness(found: Readiness) -> None:
+    from tidemark.catalog.items.kinds import DeploymentState  # noqa: PLC0415 - help is shown without pydantic
+
     stored = found.stored
     if stored.generation == found.generation:
-        print_line(f"deployment {found.generation} is {found.state.value}, and {stored.mode.value}")
+        leads = "leads" if found.state is DeploymentState.IS_LEADER else f"is {found.state.value}"
+        print_line(f"deployment {found.generation} {leads}, and is {stored.mode.value}")
         return
     leader = f"deployment {stored.generation} leads, and is {stored.mode.value}"
     print_line(f"deployment {found.generation} is {found.state.value}; {leader}")

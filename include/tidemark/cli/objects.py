@@ -13,6 +13,7 @@ from tidemark.cli.console import print_json, print_line, stderr
 from tidemark.cli.options import AsJson, connect_shards, current_user, load_deployment
 from tidemark.clock import SystemClock
 from tidemark.collections.deployment import Deployment
+from tidemark.collections.mode import refuse_when_read_only
 from tidemark.errors import UsageError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.leases.holding import holding
@@ -31,6 +32,7 @@ def pause(names: Names, *, why: Why = "", as_json: AsJson = False) -> None:
     for retention.
     """
     deployment = load_deployment()
+    refuse_when_read_only(deployment, "pause")
     before = deployment.objects.pause(list(dict.fromkeys(names)), why=why)
     _record_standings(deployment, names)
     if as_json:
@@ -44,6 +46,7 @@ def pause(names: Names, *, why: Why = "", as_json: AsJson = False) -> None:
 def resume(names: Names, *, as_json: AsJson = False) -> None:
     """Let paused objects run again, from their next run on; suspended ones are tried again then."""
     deployment = load_deployment()
+    refuse_when_read_only(deployment, "resume")
     ended = deployment.objects.resume(list(dict.fromkeys(names)))
     _record_standings(deployment, ended)
     if as_json:
@@ -61,6 +64,7 @@ def drop(names: Names, *, yes: Yes = False, as_json: AsJson = False) -> None:
     did not parse go with their collection.
     """
     deployment = load_deployment()
+    refuse_when_read_only(deployment, "drop")
     from tidemark.collections.objects.drop import drop as drop_planned  # noqa: PLC0415 - help is shown without pyiceberg
     from tidemark.collections.objects.drop import plan_drop  # noqa: PLC0415
     from tidemark.collections.system.recorder import record_drops  # noqa: PLC0415

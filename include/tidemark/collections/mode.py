@@ -89,7 +89,7 @@ def lead_to_write(shard: Shard, deployment: Deployment, *, what: str) -> Writer:
     """
     writer, mode = join_to_write(shard, deployment)
     if mode is Mode.READ_ONLY:
-        raise read_only(deployment.generation, f"{what} of {shard.name!r}")
+        raise read_only(deployment.generation, f"{what} of {shard.name!r}", leads=not stands_by(deployment))
     return writer
 
 
@@ -101,14 +101,17 @@ def refuse_when_read_only(deployment: Deployment, what: str) -> None:
         Others as ``read_mode``.
     """
     if read_mode(deployment) is Mode.READ_ONLY:
-        raise read_only(deployment.generation, what)
+        raise read_only(deployment.generation, what, leads=not stands_by(deployment))
 
 
-def read_only(generation: int, what: str) -> ReadOnly:
-    """Build the error for ``what`` that the read-only deployment ``generation`` cannot do."""
-    return ReadOnly(
-        f"deployment {generation} is read-only: no {what}", hint="do it again after `tidemark mode read-write`"
-    )
+def read_only(generation: int, what: str, *, leads: bool = True) -> ReadOnly:
+    """Build the error for ``what`` that the read-only deployment ``generation`` cannot do, whether it ``leads`` or not.
+
+    The hint for one that stands by names no switch of the mode, which would take the lead without a question.
+    """
+    again = "do it again after `tidemark mode read-write`"
+    by_the_leader = "have the deployment that leads do it; `tidemark deployment promote` makes this one the leader"
+    return ReadOnly(f"deployment {generation} is read-only: no {what}", hint=again if leads else by_the_leader)
 
 
 def switch_mode(shards: Shards, deployment: Deployment, wanted: Mode, *, who: str, why: str) -> StoredMode:

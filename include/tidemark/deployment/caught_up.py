@@ -129,7 +129,7 @@ def _judge_finding(judgement: Judgement, watched: Watched, rules: Rules, *, now_
         return replace(late, why=f"its last run failed: {found.error}", hint=found.hint or late.hint)
     lag_ms = _lag_ms(watched, found)
     if lag_ms > rules.allowed_lag_ms:
-        why = f"the leader has changed it since, {duration_text(lag_ms)} later"
+        why = f"the leader has changed it {duration_text(lag_ms)} after this deployment's last run over it"
         return replace(late, lag_ms=lag_ms, why=why)
     well_ms = 0 if found.well_since_ms is None else now_ms - found.well_since_ms
     if well_ms < rules.stable_ms:
@@ -139,17 +139,14 @@ def _judge_finding(judgement: Judgement, watched: Watched, rules: Rules, *, now_
 
 
 def _lag_ms(watched: Watched, found: Finding) -> int:
-    """Return by how much the leader's last change is later than what this deployment's last run saw.
+    """Return by how much the leader's last change is later than this deployment's last run, which did not see it.
 
-    Corrections are of the contents below an upper; an ingest has staged, or found published, all that had come by then.
+    Corrections are of the contents below an upper. An ingest has staged, or found published, all that had come by then.
     """
-    if isinstance(watched.changed, Empty):
+    has_seen = watched.kind is StatusKind.COLLECTION and watched.changed <= parse_frontier(str(found.upper or 0))
+    if has_seen or isinstance(watched.changed, Empty):
         return 0
-    seen = found.found_ms
-    if watched.kind is StatusKind.COLLECTION and found.upper is not None:
-        upper = parse_frontier(str(found.upper))
-        seen = watched.changed if isinstance(upper, Empty) else upper
-    return max(0, watched.changed - seen)
+    return max(0, watched.changed - found.found_ms)
 
 
 def find_state(

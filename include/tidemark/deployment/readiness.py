@@ -50,7 +50,7 @@ class Readiness:
 
 
 def read_readiness(deployment: Deployment, *, clock: Clock, rules: Rules | None = None) -> Readiness:
-    """Return how far this deployment is; without objects while its own promotion opens the catalog.
+    """Return how far this deployment is; without objects if it leads, or while its own promotion opens the catalog.
 
     Raises:
         FencedByGeneration: If a newer deployment leads.
@@ -74,7 +74,8 @@ def read_readiness(deployment: Deployment, *, clock: Clock, rules: Rules | None 
         findings=read_findings(deployment.settings),
         standings=deployment.objects.read(),
     )
-    judgements = tuple(judge(look.watch(name, known), rules, now_ms=now_ms) for name, known in objects.items())
+    judged = objects.items() if stored.generation != generation else ()
+    judgements = tuple(judge(look.watch(name, known), rules, now_ms=now_ms) for name, known in judged)
     state = find_state(stored, generation, judgements, has_run=bool(look.findings))
     return Readiness(generation=generation, stored=stored, state=state, objects=judgements)
 

@@ -23,7 +23,7 @@ from tidemark.secrets.redaction import first_line
 from tidemark.settings import Settings
 
 # The operations of a deployment that stands by which tell whether it could do the leader's work.
-TELLING: Final = frozenset({"reconcile", "ingest", "append"})
+TELLING: Final = frozenset({"reconcile", "ingest"})
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS tidemark_findings (

@@ -26,6 +26,7 @@ from tidemark.errors import (
     CommitStateUnknown,
     ConflictsUnsettled,
     FencedByEpoch,
+    FencedByGeneration,
     NotLed,
     ReadOnly,
     ReplacedBySuccessor,
@@ -85,6 +86,7 @@ class End(StrEnum):
     DRAINED = "nothing was left to do"
     STOPPED = "it was asked to stop"
     HANDED_OVER = "a successor took over"
+    FENCED = "a newer deployment leads"
     NOT_WANTED = "fewer workers are wanted"
     NOT_NEEDED = "another one of its number is at work for longer"
 
@@ -475,6 +477,9 @@ def run_worker(
                 why = End.DRAINED
             stop.wait(pause_s if why is None else 0)
         told = process.explain(why)
+    except FencedByGeneration:
+        why = End.FENCED
+        raise
     finally:
         process.end(why or End.STOPPED)
     return told
