@@ -58,7 +58,9 @@ def read_mode(deployment: Deployment) -> Mode:
 
 def stands_by(deployment: Deployment) -> bool:
     """Tell whether an older deployment leads, of which this one must change nothing. Raises as ``read_mode``."""
-    return deployment.modes.read().generation != deployment.generation and read_mode(deployment) is Mode.READ_ONLY
+    stored = deployment.modes.read()
+    mode_of(stored, deployment.generation)  # raises if a newer deployment leads
+    return stored.generation != deployment.generation
 
 
 def join_to_write(shard: Shard, deployment: Deployment) -> tuple[Writer, Mode]:

@@ -17,6 +17,7 @@ from tidemark.collections.objects.standing import Standing
 from tidemark.collections.system.findings import Finding, definition_of, read_findings
 from tidemark.deployment.caught_up import Judgement, Progress, Rules, Watched, find_state, judge
 from tidemark.errors import CorruptState, NotLed
+from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.state_reader import ShardSummary, read_states
 
 
@@ -134,5 +135,5 @@ def _carried(sink: AppliedSink, summary: ShardSummary) -> int | None:
 
 
 def _own(branches: tuple[str, ...], generation: int) -> list[str]:
-    """Return the staging branches of one deployment: ``staged/GENERATION/…`` is the name of a branch."""
-    return [branch for branch in branches if branch.split("/")[1] == str(generation)]
+    """Return the staging branches of one deployment."""
+    return [branch for branch in branches if branch.startswith(f"{STAGED}{generation}/")]
