@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from tidemark.catalog.deployment.modes import look_at_mode
 from tidemark.collections.declarations.collection import Declaration, Kind
 from tidemark.collections.deployment import CatalogObject, StatusKind
 from tidemark.errors import UnknownObject
@@ -79,7 +80,7 @@ def show_collection(observer: Observer, name: str, reports: Mapping[str, Any], *
         "history": observer.of_head(name, describe_history),
         "holds": holds_of(name, state, seen, now_ms=now_ms),
         "partitions": list(_partitions_of(declaration, state)),
-        "staged_batches": staged_in(observer, name) if state.staged else [],
+        "staged_batches": staged_in(observer, name, look_at_mode(observer.catalog.ends)) if state.staged else [],
     }
 
 
