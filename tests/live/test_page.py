@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 CHROMIUM = shutil.which("chromium")
 pytestmark = [
     pytest.mark.live,
-    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: run tools/setup as root"),
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium: install Debian's package of that name"),
 ]
 
 IMAGES = PROJECT_ROOT / "docs" / "images"  # drawn anew with WRITE_IMAGES=1 in the environment: they show the time
