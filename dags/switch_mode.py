@@ -6,8 +6,8 @@ invisible. The switch to **read-write** loses nothing that was staged, and `flus
 seconds. Asking for the mode that holds already changes nothing. While the system's own catalog is moved nobody can
 switch: `wait_until_led` waits for the end of that.
 
-A deployment of a newer generation than the leading one becomes the leader by its switch to read-write; the older one
-is fenced from then on.
+A deployment of a newer generation than the leading one is read-only until `promote_deployment` makes it the leader; its
+switch to read-write is refused (65).
 """
 
 from __future__ import annotations

@@ -133,9 +133,9 @@ def test_upgrade_publishes_what_the_old_leader_acknowledged(tidemark: Tidemark) 
     tidemark("mode", "read-only", "--why", "upgrade")
     assert tidemark.append(0, 2).json["collections"]["weather"]["outcome"] == "staged"
     assert tidemark.append(2, 3, generation=2).json["collections"]["weather"]["outcome"] == "staged"
-    tidemark("mode", "read-write", generation=3)
+    promoted = tidemark("deployment", "promote", "--force", "--why", "an upgrade", "--yes", generation=3)
     assert tidemark("flush").code == ExitCode.FENCED
-    flushed = tidemark("flush", generation=3).json["collections"]["weather"]
+    flushed = promoted.json["flush"]["collections"]["weather"]
     assert flushed["details"]["taken_over"] == ["staged/1/noaa/0:2"]
     waits = "1 staged by deployment 2 wait until somebody decides: `tidemark flush --take-over 2`"
     assert flushed["details"]["waiting"].startswith(waits)
@@ -232,7 +232,10 @@ def test_discard_takes_what_it_is_told_and_lists_it(tidemark: Tidemark) -> None:
 
 
 def test_replaced_deployment_is_fenced(tidemark: Tidemark, capsys: pytest.CaptureFixture[str]) -> None:
-    tidemark("mode", "read-write", generation=2)
+    refused = tidemark("mode", "read-write", generation=2)
+    assert (refused.code, refused.json["error"]["kind"]) == (ExitCode.REFUSED, "Refused")
+    assert "tidemark deployment promote" in refused.json["error"]["hint"]
+    tidemark("deployment", "promote", "--force", "--why", "an upgrade", "--yes", generation=2)
     assert tidemark("mode", generation=1).json["mode"] == "read-only"
     app(["mode"])
     assert "deployment 1 is read-only: deployment 2 leads, and is read-write since" in capsys.readouterr().out

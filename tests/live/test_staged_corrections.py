@@ -17,7 +17,7 @@ from tests.support.declared import EVENTS, HEAD, PLANES
 from tests.support.homes import Home
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
-from tidemark.collections.mode import switch_mode
+from tidemark.collections.mode import set_mode
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import arrow_schema, write_rows
@@ -91,7 +91,7 @@ def source_of(name: str, value: str, seats: int) -> list[dict[str, Any]]:
 
 def switch(home: Home, generation: int) -> None:
     settings = replace(home.settings, generation=generation)
-    switch_mode(home.shards, deployment_of(settings), Mode.READ_WRITE, who="tests", why="an upgrade")
+    set_mode(home.shards, deployment_of(settings), Mode.READ_WRITE, who="tests", why="an upgrade")
 
 
 def publish_as_leader(home: Home, name: str, rows: list[dict[str, Any]]) -> None:

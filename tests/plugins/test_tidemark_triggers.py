@@ -19,7 +19,7 @@ from tests.support.homes import Home
 from tests.support.storage_board import show
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode, StoredMode
-from tidemark.collections.mode import switch_mode
+from tidemark.collections.mode import set_mode
 from tidemark.iceberg.shards import Shards
 from tools.local_airflow.settings import AirflowSettings
 
@@ -46,7 +46,7 @@ def deployed(home: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
 def switch(settings: Settings, mode: Mode, now_ms: int) -> StoredMode:
     clock = SteppedClock(now_ms)
     deployment = deployment_of(settings, clock=clock)
-    return switch_mode(Shards.connect(settings), deployment, mode, who="tests", why="a test")
+    return set_mode(Shards.connect(settings), deployment, mode, who="tests", why="a test")
 
 
 async def next_event(events: AsyncIterator[TriggerEvent]) -> Any:

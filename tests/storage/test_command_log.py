@@ -14,7 +14,7 @@ from tests.support.dying import Crash, dying_at, interrupted_at
 from tests.support.storage import MemoryCommandLog, ingestion
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
-from tidemark.collections.mode import switch_mode
+from tidemark.collections.mode import set_mode
 from tidemark.errors import CorruptState, FencedByEpoch, FencedByGeneration, ReadOnly, ReplacedBySuccessor, StaleState
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.log import TimedUpdate, read_changes
@@ -48,7 +48,7 @@ def opened(home: Settings, generation: int = 1) -> ShardCommandLog:
 
 def switch(home: Settings, mode: Mode, generation: int = 1) -> None:
     settings = replace(home, generation=generation)
-    switch_mode(Shards.connect(settings), deployment_of(settings), mode, who="tests", why="")
+    set_mode(Shards.connect(settings), deployment_of(settings), mode, who="tests", why="")
 
 
 def metadata_of(home: Settings) -> TableMetadata:

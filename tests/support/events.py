@@ -11,7 +11,7 @@ from tests.support.rows import SCHEMA, Row, contents
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.append.append import append_rows
 from tidemark.collections.append.forward import Appended
-from tidemark.collections.mode import switch_mode
+from tidemark.collections.mode import set_mode
 from tidemark.collections.staged.batches import BatchName
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import ShardKind
@@ -57,7 +57,7 @@ def append_numbers(
 
 def switch(settings: Settings, mode: Mode) -> StoredMode:
     deployment = deployment_of(settings, clock=CLOCK)
-    return switch_mode(Shards.connect(settings), deployment, mode, who="tests", why="a test")
+    return set_mode(Shards.connect(settings), deployment, mode, who="tests", why="a test")
 
 
 def visible(shard: Shard) -> Counter[Row]:

@@ -27,7 +27,7 @@ from tidemark.collections.apply.plan import NumberEntries
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.declarations.files import load_declarations
 from tidemark.collections.declarations.sink import SinkDeclaration
-from tidemark.collections.mode import switch_mode
+from tidemark.collections.mode import set_mode
 from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.ddl import parse_columns
@@ -238,7 +238,7 @@ class Home:
     # -- runs ------------------------------------------------------------------------------------------------------
 
     def switch(self, mode: Mode) -> None:
-        switch_mode(self.shards, self.deployment, mode, who="tests", why="a test")
+        set_mode(self.shards, self.deployment, mode, who="tests", why="a test")
 
     def reconciliation(
         self,

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from tidemark.collections.deployment import Deployment, Mode, StoredMode
-from tidemark.errors import CorruptState, Fenced, ReadOnly, Sealed
+from tidemark.errors import CorruptState, Fenced, ReadOnly, Refused, Sealed
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.token import Token
 
@@ -109,7 +109,7 @@ def refuse_when_read_only(deployment: Deployment, what: str) -> None:
 def read_only(generation: int, what: str, *, leads: bool = True) -> ReadOnly:
     """Build the error for ``what`` that the read-only deployment ``generation`` cannot do, whether it ``leads`` or not.
 
-    The hint for one that stands by names no switch of the mode, which would take the lead without a question.
+    The hint for one that stands by names the promotion: a switch of the mode is refused there.
     """
     again = "do it again after `tidemark mode read-write`"
     by_the_leader = "have the deployment that leads do it; `tidemark deployment promote` makes this one the leader"
@@ -117,8 +117,25 @@ def read_only(generation: int, what: str, *, leads: bool = True) -> ReadOnly:
 
 
 def switch_mode(shards: Shards, deployment: Deployment, wanted: Mode, *, who: str, why: str) -> StoredMode:
-    """Make ``wanted`` the mode of this deployment, which then leads, and fence every writer that joined before.
+    """Make ``wanted`` the mode of this deployment, unless it stands by, and fence every writer that joined before.
 
+    Raises:
+        Refused: If an older deployment leads, and this one is to write: that is a promotion, which looks first.
+        Others as ``stands_by`` and ``set_mode``.
+    """
+    if wanted is Mode.READ_WRITE and stands_by(deployment):
+        raise Refused(
+            f"deployment {deployment.generation} does not lead, and cannot be made {wanted.value} by a switch",
+            hint="`tidemark deployment promote`, or the DAG `promote_deployment`, makes it the leader "
+            "once it has caught up, or by force",
+        )
+    return set_mode(shards, deployment, wanted, who=who, why=why)
+
+
+def set_mode(shards: Shards, deployment: Deployment, wanted: Mode, *, who: str, why: str) -> StoredMode:
+    """Make ``wanted`` the mode of this deployment, and fence every writer that joined before.
+
+    A deployment that becomes read-write leads from then on; the one that led is fenced.
     A second switch to the same mode fences the collections that the first one did not: because it was interrupted, or
     because a collection could not be read then and was restored since. The other collections are fenced all the same.
 

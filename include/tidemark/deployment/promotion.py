@@ -16,7 +16,7 @@ from tidemark.catalog.items.item import canonical_json
 from tidemark.catalog.items.kinds import DeploymentState
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Applied, Deployment, Mode, StoredMode
-from tidemark.collections.mode import switch_mode
+from tidemark.collections.mode import set_mode
 from tidemark.collections.system.findings import definition_of
 from tidemark.deployment.readiness import Readiness, read_readiness
 from tidemark.errors import NotCaughtUp, Refused, UsageError
@@ -100,7 +100,7 @@ def promote(
         NotCaughtUp: As ``check_plan``.
         Refused: If another plan was approved: nothing was changed.
         FencedByGeneration: If a newer deployment leads.
-        Others as ``switch_mode``.
+        Others as ``set_mode``.
     """
     if plan.is_forced and not why:
         raise UsageError("a forced promotion needs a reason, for the record", hint="say why with `--why`")
@@ -111,7 +111,7 @@ def promote(
         leader = plan.readiness.stored.generation
         forced = " although it was not caught up" if plan.readiness.obstacles else ""
         why = f"promoted from deployment {leader}{forced}{f': {why}' if why else ''}"
-    return switch_mode(shards, deployment, Mode.READ_WRITE, who=who, why=why)
+    return set_mode(shards, deployment, Mode.READ_WRITE, who=who, why=why)
 
 
 def plan_text(plan: PromotionPlan) -> str:

@@ -10,7 +10,7 @@ from tests.support.clock import SteppedClock
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
 from tidemark.collections.deployment import Mode
-from tidemark.collections.mode import switch_mode
+from tidemark.collections.mode import set_mode
 from tidemark.errors import Unreachable
 from tidemark.iceberg.shards import Shards
 from tidemark.orchestration.sensors.writable import WritableSensor
@@ -30,7 +30,7 @@ def settings(installation: Path) -> Settings:
 
 def switch(settings: Settings, mode: Mode) -> None:
     deployment = deployment_of(settings, clock=SteppedClock(1_000))
-    switch_mode(Shards.connect(settings), deployment, mode, who="tests", why="a test")
+    set_mode(Shards.connect(settings), deployment, mode, who="tests", why="a test")
 
 
 def sensor(**arguments: Any) -> WritableSensor:
