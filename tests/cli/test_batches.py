@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -229,6 +231,23 @@ def test_discard_takes_what_it_is_told_and_lists_it(tidemark: Tidemark) -> None:
     gone = tidemark("discard", "weather", "--range", "2:4", "--why", "a mistake")
     assert [each["range"] for each in gone.json["batches"]] == [[2, 4]]
     assert [each["range"] for each in tidemark("staged").json["batches"]] == [[0, 2], [4, 6]]
+
+
+def test_on_a_terminal_a_discard_shows_what_goes_and_asks(
+    tidemark: Tidemark, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tidemark("mode", "read-only")
+    tidemark.append(0, 2)
+    for answer, expected, left in (("n\n", 130, 1), ("y\n", ExitCode.OK, 0)):
+        terminal = io.StringIO(answer)
+        monkeypatch.setattr(terminal, "isatty", lambda: True)
+        monkeypatch.setattr(sys, "stdin", terminal)
+        capsys.readouterr()
+        assert app(["discard", "weather"]) == expected
+        said = capsys.readouterr()
+        assert "discard 2 rows of weather, noaa 0:2, staged by deployment 1\nDiscard? [y/N]" in said.err
+        assert ("Discarded for good: 2 rows." in said.out) is (left == 0)
+        assert len(tidemark("staged").json["batches"]) == left
 
 
 def test_replaced_deployment_is_fenced(tidemark: Tidemark, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from tests.support.discarding import discard
 from tests.support.storage_workers import Workers
 from tidemark.cli.app import app
 from tidemark.clock import SystemClock
@@ -18,7 +19,7 @@ from tidemark.collections.append.append import append_rows
 from tidemark.collections.holds import take_hold
 from tidemark.collections.maintenance.maintain import maintain_all
 from tidemark.collections.staged.batches import BatchName, list_batches
-from tidemark.collections.staged.discard import Selection, discard
+from tidemark.collections.staged.discard import Selection
 from tidemark.collections.staged.flush import flush_all
 from tidemark.collections.system.recorder import record_run
 from tidemark.collections.system.suspension import settle

@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from tests.support.clock import SteppedClock
 from tests.support.commits import grow_from_main
+from tests.support.discarding import discard
 from tests.support.dying import Crash, dying_at, surviving
 from tests.support.exploration import explore
 from tests.support.homes import ODD_NAMES, Home, make_odd_home, remove_odd_home
@@ -27,7 +28,7 @@ from tidemark.collections.deployment import Mode
 from tidemark.collections.maintenance.maintain import maintain_all
 from tidemark.collections.staged import flush as flush_module
 from tidemark.collections.staged.batches import list_batches, queued_batches
-from tidemark.collections.staged.discard import Selection, discard
+from tidemark.collections.staged.discard import Selection
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import FencedByGeneration, ReadOnly
 from tidemark.iceberg.commit import publisher as shard_commit

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.discarding import discard
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.mode import Mode
 from tidemark.collections.staged.batches import list_batches
-from tidemark.collections.staged.discard import Selection, discard
+from tidemark.collections.staged.discard import Selection
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import ConfigurationInvalid
 from tidemark.exit_codes import ExitCode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,6 +57,7 @@ TakenOver = Annotated[
     typer.Option(min=1, metavar="G", help="Also publish what the older deployment G staged, which never led."),
 ]
 SelectedRange = Annotated[str | None, typer.Option("--range", metavar="START:END", help="Only batches of this range.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Discard without a question.")]
 Everything = Annotated[bool, typer.Option("--all", help="Everything that is staged.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what would go; allowed in read-only mode.")]
 # People get them below the table.
@@ -208,14 +210,16 @@ def discard(
     range_: SelectedRange = None,
     everything: Everything = False,
     why: Why = "",
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Give up staged batches for good: those that fit everything that is given. Their rows exist nowhere else.
 
-    Only a write buffer may still have its entries: the next ingest reads them again.
+    Only a write buffer may still have its entries: the next ingest reads them again. On a terminal it shows what would
+    go, and asks.
     """
     from tidemark.collections.staged.batches import parse_range  # noqa: PLC0415
-    from tidemark.collections.staged.discard import Selection, discard  # noqa: PLC0415
+    from tidemark.collections.staged.discard import Selection, choose_discarded, discard_batches  # noqa: PLC0415
 
     selection = Selection(
         names=tuple(names or ()),
@@ -226,8 +230,16 @@ def discard(
     )
     deployment = load_deployment()
     shards = connect_shards(deployment.settings)
-    discarded = discard(shards, deployment, selection, who=current_user(), why=why, clock=SystemClock())
+    chosen = choose_discarded(shards, deployment, selection)
+    if chosen and not yes and sys.stdin.isatty():
+        for batch in chosen:
+            what = f"{batch.rows} rows of {batch.collection}, {batch.name.producer} {batch.name.range_text}"
+            stderr().print(f"discard {what}, staged by deployment {batch.generation}", markup=False, soft_wrap=True)
+        typer.confirm("Discard?", abort=True, err=True)
+    discarded = discard_batches(shards, deployment, chosen, who=current_user(), why=why, clock=SystemClock())
     _print_batches(discarded, as_json=as_json, nothing="Nothing that is staged fits the selection.")
+    if discarded and not as_json:
+        print_line(f"Discarded for good: {sum(batch.rows for batch in discarded)} rows.")
 
 
 def retain(names: Names, *, dry_run: DryRun = False, as_json: AsJson = False) -> int:

@@ -19,6 +19,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from tests.support.clock import SteppedClock
 from tests.support.commits import grow_from_main
+from tests.support.discarding import discard
 from tests.support.dying import surviving
 from tests.support.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
 from tests.support.exploration import explore
@@ -42,7 +43,7 @@ from tidemark.collections.mode import join_to_write
 from tidemark.collections.staged import discard as discard_module
 from tidemark.collections.staged import flush as flush_module
 from tidemark.collections.staged.batches import BatchName, list_batches
-from tidemark.collections.staged.discard import Selection, discard, discard_expired
+from tidemark.collections.staged.discard import Selection, discard_expired
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import CorruptState, Fenced, FencedByGeneration, InputsGone, NotPossible, RangeOverlap, ReadOnly
 from tidemark.iceberg.commit import publisher as shard_commit

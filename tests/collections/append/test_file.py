@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.discarding import discard
 from tests.support.events import CLOCK, switch
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.append.file import FileBatch, append_file, set_aside
@@ -23,7 +24,7 @@ from tidemark.collections.quality.row_parsing import RejectedRow
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.staged.batches import BatchName, list_batches
-from tidemark.collections.staged.discard import Selection, discard
+from tidemark.collections.staged.discard import Selection
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import ExpectationFailed, InputMissing, ReadOnly, Refused, SchemaMismatch, UsageError
 from tidemark.iceberg.shard.ledger import Range

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pyarrow as pa
 import pytest
 
+from tests.support.discarding import discard
 from tests.support.homes import Home
 from tidemark.collections.append.append import append_rows
 from tidemark.collections.append.forward import check_before_spark
@@ -15,7 +16,7 @@ from tidemark.collections.append.row_writers import Appenders
 from tidemark.collections.declarations.append_only import StatusHistory
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName, list_batches
-from tidemark.collections.staged.discard import Selection, discard
+from tidemark.collections.staged.discard import Selection
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import ConfigurationInvalid, CorruptState, IncompatibleChange, RangeOverlap, UsageError
 from tidemark.exit_codes import ExitCode

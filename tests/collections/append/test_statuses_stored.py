@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.discarding import discard
 from tests.support.events import switch
 from tests.support.statuses import NOW_MS, Status, Statuses, status_table
 from tidemark.catalog.deployment.deployment import deployment_of
@@ -20,7 +21,7 @@ from tidemark.collections.declarations.collection import OnReadOnly
 from tidemark.collections.deployment import Mode
 from tidemark.collections.maintenance.retain import retain
 from tidemark.collections.staged.batches import BatchName
-from tidemark.collections.staged.discard import Selection, discard
+from tidemark.collections.staged.discard import Selection
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import InputsGone, ReadOnly
 from tidemark.iceberg.commit.writer import Writer

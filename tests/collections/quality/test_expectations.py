@@ -14,6 +14,7 @@ from pyiceberg.types import TimestamptzType as Timestamp
 
 from tests.collections.maintenance.test_maintain import declare
 from tests.conftest import settings_in
+from tests.support.discarding import discard
 from tests.support.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.append.append import append_rows, with_batch_columns
@@ -21,7 +22,7 @@ from tidemark.collections.declarations.append_only import Expectations
 from tidemark.collections.deployment import Mode
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
 from tidemark.collections.staged.batches import BatchName, list_batches
-from tidemark.collections.staged.discard import Selection, discard
+from tidemark.collections.staged.discard import Selection
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import ExpectationFailed
 from tidemark.exit_codes import ExitCode

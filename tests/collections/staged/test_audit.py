@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy.exc import OperationalError
 
+from tests.support.discarding import discard
 from tests.support.events import CLOCK, append_numbers, create_events, numbers, rows_table, switch, visible
 from tests.support.rows import local_path
 from tidemark.catalog.deployment.deployment import deployment_of
@@ -19,7 +20,7 @@ from tidemark.collections.append.unnumbered import append_blindly
 from tidemark.collections.declarations.append_only import Expectations
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import BatchName, list_batches
-from tidemark.collections.staged.discard import Selection, discard
+from tidemark.collections.staged.discard import Selection
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import ExpectationFailed, InputsGone, RangeOverlap
 from tidemark.exit_codes import ExitCode

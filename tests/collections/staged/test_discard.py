@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.discarding import discard
 from tests.support.events import CLOCK, append_numbers, create_events, switch
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
 from tidemark.collections.staged.batches import list_batches
-from tidemark.collections.staged.discard import FAIL_POINTS, Selection, discard
+from tidemark.collections.staged.discard import FAIL_POINTS, Selection
 from tidemark.errors import FencedByGeneration, UnknownCollection, UsageError
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.shard.ledger import Range
@@ -102,7 +103,8 @@ PROGRAM = """
 import os
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
-from tidemark.collections.staged.discard import Selection, discard
+from tests.support.discarding import discard
+from tidemark.collections.staged.discard import Selection
 from tidemark.iceberg.shards import Shards
 from tidemark.settings import Settings
 settings = Settings.load(os.environ)

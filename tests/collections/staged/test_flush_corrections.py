@@ -14,6 +14,7 @@ from pyiceberg.types import LongType
 from tests.support.commits import act_before_commit
 from tests.support.crash import die_at
 from tests.support.declared import csv_declaration
+from tests.support.discarding import discard
 from tests.support.events import CLOCK, switch
 from tests.support.leases import forget_leases
 from tests.support.leftovers import leftovers
@@ -23,7 +24,7 @@ from tidemark.collections.deployment import Mode
 from tidemark.collections.digest.digest import Digest, digest_to_bytes
 from tidemark.collections.staged.batches import BatchName, corrections_branch, list_batches
 from tidemark.collections.staged.corrections import FAIL_POINTS
-from tidemark.collections.staged.discard import Selection, discard
+from tidemark.collections.staged.discard import Selection
 from tidemark.collections.staged.flush import flush_all
 from tidemark.collections.staged.slices import Coverage, Slice, reconcile_command, slice_text, to_reconcile
 from tidemark.entry_points import parse_interval

@@ -48,18 +48,13 @@ class Selection:
         )
 
 
-def discard(
-    shards: Shards, deployment: Deployment, selection: Selection, *, who: str, why: str, clock: Clock
-) -> list[QueuedBatch]:
-    """Remove the selected staged batches with their rows, which exist nowhere else; return the removed batches.
-
-    The record comes first: a crash in between leaves a batch that a rerun discards under the record that is there.
+def choose_discarded(shards: Shards, deployment: Deployment, selection: Selection) -> list[QueuedBatch]:
+    """Return the staged batches that are selected; nothing is changed.
 
     Raises:
         UnknownCollection: If a named collection does not exist.
-        FencedByGeneration: If a newer deployment leads; nothing was changed.
-        ReadOnly: If an older deployment leads; nothing was changed.
-        Others as ``DiscardRecords.add``.
+        FencedByGeneration: If a newer deployment leads.
+        ReadOnly: If an older deployment leads, which alone discards.
     """
     stored = deployment.modes.read()
     mode_of(stored, deployment.generation)
@@ -68,14 +63,17 @@ def discard(
             f"deployment {deployment.generation} does not lead, {stored.generation} does: it discards nothing",
             hint=f"have the leader do it, with --generation {deployment.generation}",
         )
-    chosen = [batch for batch in list_batches(shards, selection.names) if selection.fits(batch)]
-    return discard_batches(shards, deployment, chosen, who=who, why=why, clock=clock)
+    return [batch for batch in list_batches(shards, selection.names) if selection.fits(batch)]
 
 
 def discard_batches(
     shards: Shards, deployment: Deployment, chosen: Sequence[QueuedBatch], *, who: str, why: str, clock: Clock
 ) -> list[QueuedBatch]:
-    """Remove these very batches, as ``discard`` does; return the removed batches, without those published meanwhile."""
+    """Remove these very batches with their rows; return the removed batches, without those published meanwhile.
+
+    The record comes first: a crash in between leaves a batch that a rerun discards under the record that is there.
+    Raises as ``DiscardRecords.add``.
+    """
     if not chosen:
         return []
     now_ms = clock.now_ms()
