@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tarfile
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tidemark.cli.app import app
+from tidemark.clock import SystemClock
+from tidemark.orchestration.status_page.observed import Observer
+from tidemark.settings import Settings
 from tools.keep_release import EXPECTED, FOLDER, RELEASES, environment, read_everything
 
 if TYPE_CHECKING:
@@ -43,6 +47,14 @@ def tidemark(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 def test_everything_is_read_as_that_release_read_it(kept: dict[str, Any], tidemark: Callable[..., str]) -> None:
     assert read_everything(tidemark) == kept
+
+
+def test_the_page_shows_what_that_release_recorded(kept: dict[str, Any]) -> None:
+    seen = Observer(Settings.load(os.environ), SystemClock()).look()
+    shown = {name for (name, _), summary in seen.history.summaries.items() if summary.runs}
+    assert shown
+    assert shown <= {*seen.contents.objects}
+    assert all(seen.history.runs((name, known.id)) for name, known in seen.contents.objects.items() if name in shown)
 
 
 def test_everything_goes_on(kept: dict[str, Any], tidemark: Callable[..., str]) -> None:

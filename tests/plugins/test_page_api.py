@@ -164,7 +164,10 @@ def test_buffers_show_how_far_each_collection_is(logged_in: TestClient, page: Pa
         ("events", 0, 3),
         ("events", 1, 0),
     ]
-    assert [at for at, _ in shown["lags"]["events"]] == [page.now_ms]
+    lags = shown["lags"]["events"]
+    assert {number: len(points) for number, points in lags.items()} == {"0": 2, "1": 2}, "after the ingest, and now"
+    assert lags["0"][0] == [page.now_ms, 0]
+    assert lags["0"][1][1] > 0 == lags["1"][1][1]
     page.home.declare_reader("others", source={"buffer": "unset"})
     by_name = {each["name"]: each for each in ask(logged_in, "buffers")["buffers"]}
     assert by_name["unset"]["error"]["kind"] == "ConfigurationInvalid"

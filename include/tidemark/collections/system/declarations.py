@@ -37,7 +37,8 @@ _DECLARED = (
         "name": STATISTICS,
         "schema": (
             "measured_at timestamp, object string, object_id bigint, kind string, operation string, outcome string, "
-            "error string, rows bigint, bytes bigint, lag_ms bigint, seconds double, generation bigint"
+            "error string, rows bigint, bytes bigint, lag_ms bigint, seconds double, generation bigint, "
+            "sequencer_lags string"
         ),
         "retention": {"age": KEPT_STATISTICS, "column": "measured_at"},
         "expect": {"not_null": ["measured_at", "object", "operation"]},

@@ -93,8 +93,9 @@ def statistics_of(operation: str, name: str, known: CatalogObject, result: Colle
     """Return the measures of a run over one object, without time and deployment; None if the object was left out."""
     if _is_of_another(result) or (result.outcome is Outcome.SKIPPED and result.error is None):
         return None
-    sequencers = result.details.get("sequencers", {}).values()
-    read_bytes = [measures["read_bytes"] for measures in sequencers if "read_bytes" in measures]
+    sequencers = result.details.get("sequencers", {})
+    read_bytes = [measures["read_bytes"] for measures in sequencers.values() if "read_bytes" in measures]
+    lags = {number: measures["lag_ms"] for number, measures in sequencers.items() if "lag_ms" in measures}
     return {
         "object": name,
         "object_id": known.id,
@@ -106,6 +107,7 @@ def statistics_of(operation: str, name: str, known: CatalogObject, result: Colle
         "bytes": result.details.get("bytes", sum(read_bytes) if read_bytes else None),
         "lag_ms": lag_of(result.details),
         "seconds": result.seconds,
+        "sequencer_lags": json.dumps(lags, sort_keys=True) if lags else None,  # an object: ms by sequencer
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -23,24 +24,26 @@ from tidemark.storage.view import read_view, with_declared
 from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.registry import open_reader
 
+_MOST_RUNS = 720  # of a collection: a month of hourly ones
+
 
 def show_buffers(observer: Observer, *, now_ms: int) -> dict[str, Any]:
     """Return each buffer that a declaration names, or why it cannot be read; and the view of storage workers.
 
-    ``lags`` are the lags at the ends of the runs of the last days, by collection.
+    ``lags`` are the lags at the ends of the last runs and now, by collection and sequencer.
     """
     seen = observer.look()
     places = sorted(set(_places(seen)))
     settings = _with_connections(observer.settings, places)
-    return {
-        "buffers": [_show_buffer(place, settings, seen, now_ms=now_ms) for place in places],
-        "lags": {
-            name: _lags(seen, (name, known.id))
-            for name, known in seen.contents.objects.items()
-            if known.kind is StatusKind.INGESTION
-        },
-        "storage": read_storage(observer, seen, now_ms=now_ms),
+    buffers = [_show_buffer(place, settings, seen, now_ms=now_ms) for place in places]
+    lags = {
+        name: _lags(seen, (name, known.id))
+        for name, known in seen.contents.objects.items()
+        if known.kind is StatusKind.INGESTION
     }
+    for each in (progress for buffer in buffers for progress in buffer["progress"]):
+        lags.setdefault(each["collection"], {}).setdefault(str(each["sequencer"]), []).append((now_ms, each["lag_ms"]))
+    return {"buffers": buffers, "lags": lags, "storage": read_storage(observer, seen, now_ms=now_ms)}
 
 
 def read_storage(observer: Observer, seen: Observed, *, now_ms: int) -> dict[str, Any]:
@@ -78,8 +81,13 @@ def _show_buffer(place: str, settings: Settings, seen: Observed, *, now_ms: int)
     }
 
 
-def _lags(seen: Observed, key: Key) -> list[tuple[int, int]]:
-    return [(run["measured_at"], run["lag_ms"]) for run in seen.history.runs(key) if run["lag_ms"] is not None]
+def _lags(seen: Observed, key: Key) -> dict[str, list[tuple[int, int]]]:
+    """Return when each sequencer was how late, by the number of the sequencer."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for run in seen.history.runs(key)[-_MOST_RUNS:]:
+        for sequencer, lag_ms in json.loads(run["sequencer_lags"] or "{}").items():
+            found.setdefault(sequencer, []).append((run["measured_at"], lag_ms))
+    return found
 
 
 def _with_connections(settings: Settings, places: Iterable[str]) -> Settings:

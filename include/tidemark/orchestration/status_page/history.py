@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidemark.collections.system.declarations import STATISTICS
 from tidemark.collections.system.rules import CARRYING
+from tidemark.iceberg.files.data_files import arrow_schema
 from tidemark.iceberg.files.stored_rows import StoredRows
 from tidemark.iceberg.shards import SYSTEM, Shards
 from tidemark.interval import DAY_MS
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
 
 DAYS = 30
 _RECENT = 9
 _KEY = ["object", "object_id"]
 _TEXTS = ("object", "operation", "outcome", "error")
 _COLUMNS = ("measured_at", "object_id", "rows", "lag_ms", "seconds", *_TEXTS)
+_NEW = "sequencer_lags"  # lacks in a table that an earlier version made, until something is recorded
 _FAILED = frozenset({"failed", "refused"})
 
 Key = tuple[str, int]  # an object's name and id
@@ -84,7 +89,7 @@ class History:
         files = {(file.file_path, stored.live(file)): file for file in stored.files}
         pieces = {}
         for key, file in files.items():
-            pieces[key] = self._pieces.get(key) or _read(stored.scan(file, _COLUMNS), stored)
+            pieces[key] = self._pieces.get(key) or _read(file, stored)
         self._pieces, self.summaries = pieces, _merge(piece.summaries for piece in pieces.values())
 
     def runs(self, key: Key) -> list[dict[str, Any]]:
@@ -101,8 +106,12 @@ class History:
         return shown
 
 
-def _read(placed: Iterator[Any], stored: StoredRows) -> _Piece:
-    rows = pa.concat_tables([each.rows for each in placed] or [stored.empty(_COLUMNS)]).combine_chunks()
+def _read(file: DataFile, stored: StoredRows) -> _Piece:
+    columns = [*_COLUMNS, *({_NEW} & {*arrow_schema(stored.table).names})]
+    placed = stored.scan(file, columns)
+    rows = pa.concat_tables([each.rows for each in placed] or [stored.empty(columns)]).combine_chunks()
+    if _NEW not in columns:
+        rows = rows.append_column(_NEW, pa.nulls(len(rows), pa.string()))
     times = pc.divide(rows["measured_at"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 1_000)
     rows = rows.set_column(rows.schema.get_field_index("measured_at"), "measured_at", times)
     summaries = _summarise(rows)

@@ -12,8 +12,6 @@ const WHAT = {
 };
 const RUNS = 20;
 const PARTITIONS = 60;
-const WATCHED = 720; // measures of the lag of a sequencer that are kept while the page is open
-const watched = new Map();
 
 function encoded(name) {
   return encodeURIComponent(name);
@@ -193,12 +191,11 @@ function stagedTable(batches, now) {
 
 function buffers({ data, now }) {
   const { workers, objects } = data.storage;
-  const lags = Object.entries(data.lags).map(([label, points]) => ({ label, points }));
-  watch(data.buffers, now);
+  const lags = Object.entries(data.lags).flatMap(([name, sequencers]) =>
+    Object.entries(sequencers).map(([number, points]) => ({ label: `${name}, sequencer ${number}`, points })));
   return [
     el("h1", {}, "Buffers"),
-    section("Lag over time", lines("Lag at the end of each ingest", lags, duration),
-      lines("Lag on each sequencer, since this page was opened", [...watched].map(([label, points]) => ({ label, points })), duration)),
+    section("Lag over time", lines("Lag on each sequencer at the end of each ingest, and now", lags, duration)),
     data.buffers.map((buffer) => section(`Buffer ${buffer.name}`,
       buffer.error ? [el("p", { class: "error" }, buffer.error.message), el("p", {}, `→ ${buffer.error.hint}`)] : "",
       table(`Progress on ${buffer.name}`, ["collection", "sequencer", "lag", "entries behind", "published below", "accepted below", "batches that wait"],
@@ -212,14 +209,6 @@ function buffers({ data, now }) {
         objectLink(each.name), each.state, duration(each.lag_ms), duration(each.behind_ms), number(each.rounds), number(each.rows), number(each.held),
         number(each.waiting), upper(each.upper, now), each.error]), { nothing: "Nothing declares every." })),
   ];
-}
-
-/** Remembers how late each collection is on each sequencer now: nobody stores that. */
-function watch(found, now) {
-  for (const { collection, sequencer, lag_ms: lagMs } of found.flatMap(({ progress }) => progress)) {
-    const label = `${collection}, sequencer ${sequencer}`;
-    watched.set(label, [...watched.get(label) ?? [], [now, lagMs]].slice(-WATCHED));
-  }
 }
 
 // -- catalog -----------------------------------------------------------------------------------------------------------
