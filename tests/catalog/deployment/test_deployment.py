@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +22,15 @@ from tidemark.catalog.items.item import Change
 from tidemark.catalog.items.kinds import (
     AUDIT_EVENT,
     COLLECTION,
+    DATA_VERSION_KEY,
     DEPLOYMENT,
     SETTING,
     CollectionValue,
     NamedKey,
     SettingValue,
 )
-from tidemark.catalog.opening.opening import Direction
-from tidemark.catalog.opening.protocol import FENCE_STASH, SET_TOMBSTONE
+from tidemark.catalog.opening.opening import Direction, Opening, run_steps
+from tidemark.catalog.opening.protocol import FENCE_STASH, PROTOCOL, SET_TOMBSTONE
 from tidemark.catalog.persist.persist import PersistCatalog
 from tidemark.catalog.stash.stash import Stash
 from tidemark.collections.declarations.collection import Declaration
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 
     from tidemark.catalog.items.contents import Contents
     from tidemark.catalog.items.transaction import Transaction
+    from tidemark.catalog.opening.catalog import Catalog
     from tidemark.catalog.opening.opening import Step
     from tidemark.collections.deployment import Deployment
 
@@ -188,13 +191,7 @@ def test_a_newer_program_reads_along_in_its_own_format_and_migrates_the_items_on
     home: Home, direction: Direction
 ) -> None:
     home.open(direction, add=["a"])
-    migrations = (DataMigration(2, a_to_b),)
-    stash, persist = (
-        Stash.of(home.settings, migrations=migrations),
-        PersistCatalog(home.settings, migrations=migrations),
-    )
-    ends = replace(home.ends, generation=2, stash=stash, persist=persist)
-    newer, before = Membership(replace(home.catalog, ends=ends)), home.dumps()
+    newer, before = Membership(of_version_2(home)), home.dumps()
     assert newer.read(setting_names) == {"b"}
     assert home.dumps() == before
     newer.lead()
@@ -202,6 +199,32 @@ def test_a_newer_program_reads_along_in_its_own_format_and_migrates_the_items_on
     for old, refused in ((home, FencedByGeneration), (home.of_generation(2), IncompatibleDataVersion)):
         with pytest.raises(refused):
             old.setting_names()
+
+
+@pytest.mark.parametrize(("there", "direction"), [(ROLLBACK, MIGRATE), (MIGRATE, ROLLBACK)])
+def test_items_are_brought_to_the_new_format_before_they_are_moved_also_by_an_open_that_died(
+    home: Home, there: Direction, direction: Direction
+) -> None:
+    home.open(there, add=["a"])
+    newer, steps = of_version_2(home), PROTOCOL[direction]
+    for count in range(1, len(steps)):
+        run_steps(newer.ends, Opening(direction=direction), steps[:count]).close()
+    with closing(newer.open(direction)) as opening:
+        assert opening.truth.transact(setting_names) == {"b"}
+    for end in (newer.ends.stash, newer.ends.persist):
+        with end.open(OpenMode.READ_ONLY, generation=2, clock=SteppedClock()) as handle:
+            assert handle.transact(lambda transaction: transaction.config(DATA_VERSION_KEY)) == 2
+            assert handle.transact(setting_names) <= {"b"}
+
+
+def of_version_2(home: Home) -> Catalog:
+    """The catalog as a program of deployment 2 opens it, whose items have another format."""
+    migrations = (DataMigration(2, a_to_b),)
+    stash, persist = (
+        Stash.of(home.settings, migrations=migrations),
+        PersistCatalog(home.settings, migrations=migrations),
+    )
+    return replace(home.catalog, ends=replace(home.ends, generation=2, stash=stash, persist=persist))
 
 
 def a_to_b(contents: Contents) -> list[Change]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemark.catalog.items.contents import Contents
-from tidemark.catalog.items.data_versions import DATA_VERSION
 from tidemark.catalog.items.item import Change, net
 from tidemark.catalog.items.kinds import (
     CONFIG,
@@ -44,13 +43,13 @@ def replacement_changes(
     as it is.
 
     Raises:
-        IncompatibleDataVersion: If ``wanted`` is not of this program's data version.
+        IncompatibleDataVersion: If ``wanted`` is not of the data version of ``stored``.
         CorruptState: If ``wanted`` holds items of an unknown kind.
     """
-    version = wanted.config(DATA_VERSION_KEY)
-    if version != DATA_VERSION:
+    version, own_version = wanted.config(DATA_VERSION_KEY), stored.config(DATA_VERSION_KEY)
+    if version != own_version:
         raise IncompatibleDataVersion(
-            f"the contents to copy have data version {version}, this program writes {DATA_VERSION}",
+            f"the contents to copy have data version {version}, their destination has {own_version}",
             hint="open their back end writable first, which migrates them",
         )
     if unknown := sorted(wanted.counts().keys() - KINDS.keys()):
