@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,7 @@ ROUTES = (
     "overview", "collections/c_0500", "collections/c_0500/corrections", "collections/c_0500/contents", "staged",
     "buffers", "catalog", "deployments", "lineage",
 )  # fmt: skip
+STANDS_BY = "deployments, of one that stands by"
 AT_MOST_MS = 200
 
 
@@ -71,7 +73,7 @@ def measure_page(settings: Settings, *, rounds: int) -> Iterator[Figure]:
     create_auth_manager()
     app = status_app()
     app.dependency_overrides[get_user] = lambda: SimpleAuthManagerUser(username="operator", role="VIEWER")
-    times: dict[str, list[float]] = {route: [] for route in ROUTES}
+    times: dict[str, list[float]] = {route: [] for route in (*ROUTES, STANDS_BY)}
     with TestClient(app) as client:
         yield Figure("page: first request, reads everything", "ms", (ask(client, "overview"),))
         for number in range(rounds):
@@ -81,6 +83,14 @@ def measure_page(settings: Settings, *, rounds: int) -> Iterator[Figure]:
             gc.collect()  # what the runs left, which are other processes elsewhere
             for route in ROUTES:
                 times[route].append(ask(client, route))
+        os.environ["TIDEMARK_GENERATION"] = "2"
+        newer = deployment_of(replace(settings, generation=2))
+        record_run(newer, report_of([name_of(number) for number in range(MANY)], clock.now_ms()), clock=clock)
+        for number in range(rounds):
+            correct(shards.open(name_of(500)), settings, clock.now_ms())
+            record_run(newer, report_of([name_of(number)], clock.now_ms()), clock=clock)
+            gc.collect()
+            times[STANDS_BY].append(ask(client, "deployments"))
     for route, measured in times.items():
         slowest = statistics.quantiles(measured, n=20)[-1] if len(measured) > 1 else measured[0]
         yield Figure(f"page: {route}, p95 of {rounds}", "ms", (slowest,), at_most=AT_MOST_MS)
@@ -170,6 +180,7 @@ def record_month(shards: Shards, settings: Settings, now_ms: int) -> None:
         "rows": pa.array(np.arange(rows) % 97),
         "bytes": pa.nulls(rows, pa.int64()),
         "lag_ms": pa.array(np.arange(rows) % 5_000),
+        "sequencer_lags": pa.nulls(rows, pa.string()),
         "seconds": pa.array((np.arange(rows) % 13).astype(float)),
         "generation": pa.repeat(pa.scalar(settings.generation, pa.int64()), rows),
     }
