@@ -50,7 +50,7 @@ class Readiness:
         }
 
 
-def read_readiness(deployment: Deployment, *, clock: Clock, rules: Rules | None = None) -> Readiness:
+def read_readiness(deployment: Deployment, *, clock: Clock) -> Readiness:
     """Return how far this deployment is; without objects if it leads, or while its own promotion opens the catalog.
 
     Raises:
@@ -58,7 +58,7 @@ def read_readiness(deployment: Deployment, *, clock: Clock, rules: Rules | None 
         NotLed: If the catalog is moved, or opened by the leader.
         Others as ``look_at_mode``, ``Registry.read`` and ``read_states``.
     """
-    rules, now_ms, generation = rules or Rules(), clock.now_ms(), deployment.generation
+    generation = deployment.generation
     stored = look_at_mode(Catalog.of(deployment.settings, clock=clock).ends)
     mode_of(stored, generation)  # raises if a newer deployment leads
     try:
@@ -68,30 +68,39 @@ def read_readiness(deployment: Deployment, *, clock: Clock, rules: Rules | None 
             raise  # the catalog is moved, or opened by the leader
         state = DeploymentState.PROMOTING  # a promotion of this deployment is in the middle of its open, or died there
         return Readiness(generation=generation, stored=stored, state=state, objects=())
-    look = _Look(
+    look = Look(
         generation=generation,
+        stored=stored,
         applied=applied,
+        objects=objects,
         states=read_states(deployment.settings),
         findings=read_findings(deployment.settings),
         standings=deployment.objects.read(),
     )
-    judged = objects.items() if stored.generation != generation else ()
-    judgements = tuple(judge(look.watch(name, known), rules, now_ms=now_ms) for name, known in judged)
-    state = find_state(stored, generation, judgements, has_run=bool(look.findings))
-    return Readiness(generation=generation, stored=stored, state=state, objects=judgements)
+    return look.judge(now_ms=clock.now_ms())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Look:
-    """What was read at one time."""
+class Look:
+    """What was read at one time, of which a deployment is judged."""
 
     generation: int
+    stored: StoredMode
     applied: Applied
+    objects: Mapping[str, CatalogObject]
     states: Mapping[str, ShardSummary | CorruptState]
     findings: Mapping[str, Finding]
     standings: Mapping[str, Standing]
 
-    def watch(self, name: str, known: CatalogObject) -> Watched:
+    def judge(self, *, now_ms: int) -> Readiness:
+        """Return how far the deployment is; without objects if it leads."""
+        judged = self.objects.items() if self.stored.generation != self.generation else ()
+        rules = Rules()
+        judgements = tuple(judge(self._watch(name, known), rules, now_ms=now_ms) for name, known in judged)
+        state = find_state(self.stored, self.generation, judgements, has_run=bool(self.findings))
+        return Readiness(generation=self.generation, stored=self.stored, state=state, objects=judgements)
+
+    def _watch(self, name: str, known: CatalogObject) -> Watched:
         """Return what is to be judged of one object."""
         sink = self.applied.sinks.get(name)
         seen = self.states.get(name if sink is None else sink.collection)

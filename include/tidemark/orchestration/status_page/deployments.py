@@ -7,10 +7,8 @@ from typing import Any
 from tidemark.catalog.deployment.modes import look_at_mode
 from tidemark.collections.system.findings import read_findings
 from tidemark.deployment.caught_up import find_state
-from tidemark.deployment.readiness import read_readiness
+from tidemark.deployment.readiness import Look, read_readiness
 from tidemark.orchestration.status_page.observed import Observer
-
-_JUDGED_MS = 10_000  # judgements go by the time, too: they are made anew after so long
 
 
 def show_deployments(observer: Observer, *, now_ms: int) -> dict[str, Any]:
@@ -32,7 +30,19 @@ def show_deployments(observer: Observer, *, now_ms: int) -> dict[str, Any]:
     }
     if stored.generation >= own:  # it leads, or is about to, or did so once: no object is judged
         return shown | {"state": find_state(stored, own, (), has_run=True).value}
-    version = (seen.version, read_findings(observer.settings), now_ms // _JUDGED_MS)
-    found = observer.remember("readiness", version, lambda: read_readiness(observer.deployment, clock=observer.clock))
+    contents = seen.contents
+    if contents.obstacle is not None:  # the catalog is moved, or cannot be read: that error says why
+        found = read_readiness(observer.deployment, clock=observer.clock)
+    else:
+        look = Look(
+            generation=own,
+            stored=stored,
+            applied=contents.applied,
+            objects=contents.objects,
+            states=seen.states,
+            findings=read_findings(observer.settings),
+            standings=contents.standings,
+        )
+        found = look.judge(now_ms=now_ms)
     told = found.to_json()
     return shown | {"state": told["state"], "ready": found.is_ready, "objects": told["objects"]}
