@@ -20,6 +20,7 @@ from tidemark.frontier import Frontier, frontier_json
 REPORT_VERSION = 1
 SUSPENDED = "suspended"  # in the details of a report: how long a collection that failed is left out
 SKIPPED_BECAUSE = "skipped_because"  # in the details of a report: why a collection was left out
+INPUT_COLUMNS = "input_columns"  # in the details of a report: the columns that each input of a query had
 
 
 class Outcome(StrEnum):

@@ -9,6 +9,7 @@ from typing import Any
 from airflow.sdk import Asset, AssetAlias, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from tidemark.orchestration.lineage.events import send_lineage
 from tidemark.orchestration.metrics import send_result
 from tidemark.orchestration.retry_policy import LIGHT_RETRIES, LIGHT_RETRY_DELAY
 from tidemark.report import SKIPPED_BECAUSE
@@ -107,7 +108,7 @@ def show_result(result: dict[str, Any], outlet_events: Any = None) -> dict[str, 
 
 
 def show(result: Mapping[str, Any]) -> str:
-    """Write a result into the log, send its measures, and return the name of its collection or sink.
+    """Write a result into the log, send its measures and lineage, and return the name of its collection or sink.
 
     Raises:
         AirflowFailException: If the result is a failure.
@@ -119,6 +120,7 @@ def show(result: Mapping[str, Any]) -> str:
         if value and field not in {"name", "label", "outcome", "error"}:
             log.info("  %s: %s", field, value)
     send_result(result)
+    send_lineage(result)
     if error:
         for row in error.get("sample") or []:
             log.error("  offending row: %s", row)

@@ -54,7 +54,7 @@ from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import drop_staged
 from tidemark.iceberg.staging.correction_branches import stage_whole
 from tidemark.interval import Interval, Unit
-from tidemark.report import CollectionReport, ErrorReport, Outcome
+from tidemark.report import INPUT_COLUMNS, CollectionReport, ErrorReport, Outcome
 from tidemark.retry import retrying
 from tidemark.settings import Settings
 
@@ -252,6 +252,7 @@ class Attempt:
             "slice": run.slice and str(run.slice),
             "superseded": self.superseded,
             "sample": self.sample,
+            INPUT_COLUMNS: self.source.input_columns,
         }
         corrected = Outcome.STAGED if run.stages else Outcome.CORRECTED
         outcome = Outcome.UNCHANGED if self.has_nothing_to_publish else corrected

@@ -84,6 +84,7 @@ class OpenedSource:
     pins: tuple[FilesPin | SnapshotPin, ...] = ()
     copy_of: str | None = None  # the fingerprint of the original, if this source is a copy
     place: str = ""  # where the rows come from, for messages
+    input_columns: Mapping[str, list[str]] = field(default_factory=dict)  # of each input of a query
     # Returns the columns that occur in any row; None if a row without a column is an error already.
     occurring_columns: Callable[[], frozenset[str]] | None = None
 

@@ -80,6 +80,7 @@ class SqlSource(Source):
             where=where,
             desired=desired,
             pins=tuple(pin for opened in inputs.values() for pin in opened.pins),
+            input_columns={name: opened.desired.columns for name, opened in inputs.items()},
             pinnable=all(opened.pinnable for opened in inputs.values()) and is_repeatable(spark, desired),
         )
 
