@@ -30,6 +30,7 @@ def test_a_result_that_is_shown_is_measured(statsd: StatsdServer) -> None:
         f"tidemark.run.retracted,{tags}": "1|g",
         f"tidemark.run.attempts,{tags}": "3|g",
         f"tidemark.run.lag_ms,{tags}": "7|g",
+        f"tidemark.run.conflicts,{tags}": "2|c",
         f"tidemark.run.ended,{tags},outcome=appended": "1|c",
     }
 

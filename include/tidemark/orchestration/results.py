@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from airflow.sdk import Asset, AssetAlias, task
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from tidemark.clock import SystemClock
+from tidemark.errors import TidemarkError
+from tidemark.iceberg.shard.state_reader import read_state
+from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.lineage.events import send_lineage
-from tidemark.orchestration.metrics import send_result
+from tidemark.orchestration.metrics import send_result, send_staged
 from tidemark.orchestration.retry_policy import LIGHT_RETRIES, LIGHT_RETRY_DELAY
 from tidemark.report import SKIPPED_BECAUSE
 
@@ -104,6 +109,9 @@ def show_result(result: dict[str, Any], outlet_events: Any = None) -> dict[str, 
         outlet_events[COLLECTIONS].add(closed_asset(name), extra=closed)
     for reopened in result.get("details", {}).get("reopened", ()):
         outlet_events[COLLECTIONS].add(reopened_asset(name), extra=reopened)
+    if result["outcome"] in {"staged", "flushed"}:
+        with suppress(TidemarkError):  # a store that is away leaves a gap
+            send_staged({name: read_state(load_settings(), name)}, now_ms=SystemClock().now_ms())
     return result
 
 

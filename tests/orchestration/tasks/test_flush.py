@@ -6,25 +6,34 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from tests.support.events import append_numbers, create_events, switch
 from tests.support.rows import SCHEMA, correction
 from tidemark.catalog.deployment.deployment import deployment_of
+from tidemark.clock import SystemClock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode
-from tidemark.collections.staged.batches import corrections_branch
+from tidemark.collections.staged.batches import corrections_branch, list_batches
+from tidemark.collections.staged.flush import flush_all
 from tidemark.collections.staged.slices import Slice, slice_text
 from tidemark.collections.system.status_table import read_status_table
+from tidemark.errors import CorruptState
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.state_reader import read_state
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.correction_branches import stage_whole
+from tidemark.orchestration.metrics import send_staged
+from tidemark.orchestration.results import show_result
 from tidemark.orchestration.tasks.flush import list_staged, staged_now
+from tidemark.report import CollectionReport, Outcome
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from tests.orchestration.conftest import StatsdServer
     from tidemark.iceberg.shard.shard import Shard
 
 
@@ -143,3 +152,35 @@ def test_nothing_staged_is_nothing_to_do(settings: Settings) -> None:
 
 def test_mode_that_changed_back_is_waited_for_by_another_run(staged: Settings) -> None:
     assert run() == ([], {})
+
+
+def test_what_is_staged_is_measured_and_is_nothing_once_it_is_flushed(staged: Settings, statsd: StatsdServer) -> None:
+    switch(staged, Mode.READ_WRITE)
+    run()
+    sent = statsd.received()
+    numbers = {name: sent[f"tidemark.staged.batches,object={name}"] for name in ("events", "other", "empty")}
+    assert numbers == {"events": "4|g", "other": "2|g", "empty": "0|g"}
+    assert sent["tidemark.staged.age_ms,object=empty"] == "0|g"
+    assert 0 <= float(sent["tidemark.staged.age_ms,object=events"].removesuffix("|g")) < 600_000
+
+    shards = Shards.connect(staged)
+    flush_all(shards, deployment_of(staged), ["events"], clock=SystemClock())
+    flushed = CollectionReport(outcome=Outcome.FLUSHED).to_json()
+    show_result.function(
+        {"name": "events", "operation": "flush", "generation": 1, **flushed}, outlet_events=OutletEventAccessors()
+    )
+    sent = statsd.received()
+    assert sent["tidemark.staged.batches,object=events"] == "0|g"
+    assert "tidemark.staged.batches,object=other" not in sent, "the result is about one collection"
+
+
+def test_the_age_is_that_of_the_oldest(staged: Settings, statsd: StatsdServer) -> None:
+    state = read_state(staged, "events")
+    assert state.staged_since_ms is not None
+    batches = list_batches(Shards.connect(staged), ["events"])
+    assert state.staged_since_ms == min(batch.staged_at_ms for batch in batches)
+    send_staged({"events": state, "damaged": CorruptState("no state")}, now_ms=state.staged_since_ms + 5_000)
+    assert statsd.received() == {
+        "tidemark.staged.batches,object=events": "4|g",
+        "tidemark.staged.age_ms,object=events": "5000|g",
+    }

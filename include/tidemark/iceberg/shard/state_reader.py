@@ -33,6 +33,7 @@ class ShardSummary(NamedTuple):
     staged: tuple[str, ...]  # staging branches
     stale: tuple[str, ...]  # those of them with corrections of contents that have changed since
     properties: dict[str, str]  # all properties of the table, whoever set them
+    staged_since_ms: int | None = None  # when the oldest of what is staged was staged; None: nothing is
 
 
 def namespace_of(name: str) -> str:
@@ -178,11 +179,12 @@ def _summarise(metadata: dict[str, Any], name: str) -> ShardSummary:
         refs = metadata["refs"]
         own = (refs.get("tidemark-main") or refs["main"])["snapshot-id"]
         summaries = {snapshot["snapshot-id"]: snapshot["summary"] for snapshot in metadata["snapshots"]}
+        times = {snapshot["snapshot-id"]: int(snapshot["timestamp-ms"]) for snapshot in metadata["snapshots"]}
         totals = summaries[own]
         rows = int(totals.get("total-records", 0)) - int(totals.get("total-position-deletes", 0))
         staged = sorted(ref for ref in refs if ref.startswith(STAGED) and not is_passing(ref))
         lowers = {ref: summaries[refs[ref]["snapshot-id"]].get(STAGED_LOWER) for ref in staged}
-        oldest_ms = min(int(snapshot["timestamp-ms"]) for snapshot in metadata["snapshots"])
+        staged_since_ms = min((times[refs[ref]["snapshot-id"]] for ref in staged), default=None)
         stale = [ref for ref, lower in lowers.items() if lower and not state.still_shows(int(lower))]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptState(
@@ -190,5 +192,11 @@ def _summarise(metadata: dict[str, Any], name: str) -> ShardSummary:
             hint=f"of a collection: run `tidemark repair {name}`; else restore its metadata file from a backup",
         ) from error
     return ShardSummary(
-        state=state, rows=rows, oldest_ms=oldest_ms, staged=tuple(staged), stale=tuple(stale), properties=properties
+        state=state,
+        rows=rows,
+        oldest_ms=min(times.values()),
+        staged=tuple(staged),
+        stale=tuple(stale),
+        properties=properties,
+        staged_since_ms=staged_since_ms,
     )

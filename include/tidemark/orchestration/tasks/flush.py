@@ -16,6 +16,7 @@ from tidemark.frontier import frontier_json
 from tidemark.iceberg.shard.ledger import Ledger, with_forwarded
 from tidemark.orchestration.connections import load_settings, with_source_connections
 from tidemark.orchestration.driver_or_spark import finish
+from tidemark.orchestration.metrics import send_staged
 from tidemark.orchestration.preflight import check_spark, load_checked_settings
 from tidemark.orchestration.results import show_result
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
@@ -45,6 +46,7 @@ def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list
     """
     from tidemark.collections.isolation import find_resting  # noqa: PLC0415 -- heavy, and not needed to parse a DAG
     from tidemark.collections.staged.flush import TOTAL_BYTES  # noqa: PLC0415
+    from tidemark.iceberg.shard.state_reader import read_states  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
     params = params or {}
@@ -53,6 +55,7 @@ def list_staged(params: Mapping[str, Any] | None = None, ti: Any = None) -> list
         if not (seen := see_mode(settings)).is_writable:
             log.info("the deployment is read-only again; the run of that switch waits for its end: %s", seen.facts)
             return []
+        send_staged(read_states(settings), now_ms=SystemClock().now_ms())
         shards = Shards.connect(settings)
         plan = staged_now(shards, settings, params.get("collections") or [])
         for name, resting in find_resting(deployment_of(settings), SystemClock()).items():
