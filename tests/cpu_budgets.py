@@ -52,7 +52,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/ingest/replay": 95,
     "tests/lifecycle": 22,
     "tests/live": 480,
-    "tests/orchestration": 40,
+    "tests/orchestration": 62,
     "tests/orchestration/lineage": 7,
     "tests/orchestration/sensors": 13,
     "tests/orchestration/tasks": 20,

@@ -39,7 +39,7 @@ def test_a_failure_is_counted_before_the_task_fails(statsd: StatsdServer) -> Non
     failed = result("reconcile", Outcome.FAILED, error=ErrorReport(kind="Unreachable", message="away"))
     with pytest.raises(AirflowFailException):
         show(failed)
-    assert "tidemark.run.ended,object=planes,operation=reconcile,outcome=failed" in statsd.received()
+    assert "tidemark.run.ended,object=planes,operation=reconcile,outcome=failed,error=Unreachable" in statsd.received()
 
 
 def test_what_is_not_known_is_not_sent() -> None:

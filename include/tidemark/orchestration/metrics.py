@@ -13,7 +13,7 @@ from tidemark.iceberg.shard.state_reader import ShardSummary
 
 
 def send_result(result: Mapping[str, Any]) -> None:
-    """Send the gauges ``tidemark.run.*`` of one object in one run, and count the run by its outcome.
+    """Send the gauges ``tidemark.run.*`` of one object in one run, and count the run by outcome and error.
 
     The tags are the object and the operation. ``attempts`` says how often the run began, because somebody else
     changed the collection or the source meanwhile; ``conflicts`` counts all but the first of these.
@@ -23,7 +23,8 @@ def send_result(result: Mapping[str, Any]) -> None:
     for gauge, value in measures.items():
         stats.gauge(f"tidemark.run.{gauge}", value, tags=tags)
     stats.incr("tidemark.run.conflicts", int(measures["attempts"]) - 1, tags=tags)
-    stats.incr("tidemark.run.ended", tags=tags | {"outcome": str(result["outcome"])})
+    error = {"error": str(result["error"]["kind"])} if result.get("error") else {}
+    stats.incr("tidemark.run.ended", tags=tags | {"outcome": str(result["outcome"])} | error)
 
 
 def send_staged(states: Mapping[str, ShardSummary | CorruptState], *, now_ms: int) -> None:
