@@ -53,6 +53,13 @@ def test_paths(path: str, name: DatasetName) -> None:
         ("jdbc:postgresql://db/shop", "orders", as_in(spec.Postgres("db", "5432", "shop", "public", "orders"))),
         ("jdbc:postgresql://ada:word@db:1/shop?ssl=1", "x.y", as_in(spec.Postgres("db", "1", "shop", "x", "y"))),
         ("jdbc:mysql://db/shop", "orders", as_in(spec.MySQL("db", "3306", "shop", "orders"))),
+        (
+            "jdbc:postgresql://one,two:1/shop",
+            '"My orders"',
+            as_in(spec.Postgres("one", "5432", "shop", "public", "My orders")),
+        ),
+        ("jdbc:postgresql://db/shop?currentSchema=x", "y", as_in(spec.Postgres("db", "5432", "shop", "x", "y"))),
+        ("jdbc:postgresql://db/shop", "(SELECT 1) AS one", None),
         ("jdbc:sqlite:/data/shop.db", "orders", None),
         ("jdbc:sqlserver://db:1433;databaseName=shop", "orders", None),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,12 @@ def test_facets_are_those_of_the_spec() -> None:
 def test_without_a_place_to_send_to_nothing_is_even_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AIRFLOW__OPENLINEAGE__TRANSPORT", raising=False)
     send_lineage({})  # would be an error: a result has a name
+
+
+def test_without_the_provider_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__OPENLINEAGE__TRANSPORT", '{"type": "console"}')
+    monkeypatch.setitem(sys.modules, "airflow.providers.openlineage", None)
+    send_lineage({})
 
 
 def test_lineage_that_cannot_be_told_is_in_the_log_and_fails_no_task(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from tidemark.orchestration.lineage.query_columns import trace_columns
@@ -61,3 +63,9 @@ def test_columns_are_traced_to_those_of_the_inputs(query: str, origins: dict[str
 )
 def test_nothing_is_told_of_a_query_that_is_not_understood(query: str) -> None:
     assert traced(query) == {}
+
+
+def test_nothing_is_traced_without_sqlglot(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert traced("SELECT a FROM f") == {"a": "f.a="}
+    monkeypatch.setitem(sys.modules, "sqlglot", None)
+    assert traced("SELECT a FROM f") == {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from tidemark.collections.declarations.sink import BufferTopic, DatabaseTable, FileFolder, IcebergTable, Place
 from tidemark.collections.sources.formats.buffer import BufferSource
@@ -25,6 +25,7 @@ from tidemark.write_buffer.address import find_connection
 _PATTERN = re.compile(r"/[^/]*[{}\[\]*?\\].*")  # from the first folder on that a pattern names
 _SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
 _KEYS = frozenset({"s3", "gs"})  # whose names are keys, without a slash in front
+_TABLE = re.compile(r'(\w+|"[^".]+"|`[^`.]+`)(\.(\w+|"[^".]+"|`[^`.]+`))*')  # and no query in parentheses
 _DATABASES = {  # the namespace's scheme, the port, and the schema that a bare table is in
     "postgresql": ("postgres", 5432, "public"),
     "mysql": ("mysql", 3306, None),
@@ -88,14 +89,16 @@ def name_of_table(url: str, table: str) -> DatasetName | None:
     The spec has names for databases on a server alone; of these, only some have a URL that all drivers write alike.
     """
     parts = urlsplit(url.removeprefix(JDBC))
-    if parts.scheme not in _DATABASES or not parts.hostname:
+    host = urlsplit(f"//{parts.netloc.rpartition('@')[2].split(',')[0]}")  # the first of several
+    if parts.scheme not in _DATABASES or not host.hostname or not _TABLE.fullmatch(table):
         return None
     scheme, port, schema = _DATABASES[parts.scheme]
     path = [name.strip('"`') for name in table.split(".")]
     if schema is not None and len(path) == 1:
-        path = [schema, *path]
+        found = dict(parse_qsl(parts.query)).get("currentSchema", schema)
+        path = [found.split(",")[0], *path]
     name = ".".join([parts.path.strip("/"), *path])
-    return DatasetName(f"{scheme}://{parts.hostname}:{parts.port or port}", name)
+    return DatasetName(f"{scheme}://{host.hostname}:{host.port or port}", name)
 
 
 def name_of_buffer(buffer: str, settings: Settings) -> DatasetName | None:
