@@ -12,11 +12,12 @@ into the ledgers, and `show_result` is a task for each collection → `check_aft
 
 | you see | do |
 |---|---|
-| `wait_until_caught_up` deferred | its log has the table: each object, how late, and why not yet |
+| `wait_until_caught_up` deferred | `tidemark deployment status`, or the page, says how late each object is, and why |
 | everything after `is_to_be_done` skipped | nothing: this deployment leads already |
 | everything after `approve` skipped | nothing: it was rejected |
 | `plan` red, `NotCaughtUp` | it was caught up, and is not any more: clear `wait_until_caught_up`, or force it |
 | `promote` red, *another promotion was approved* | clear `plan` with everything after it: it asks again |
+| `promote` red, `NotCaughtUp` | it was caught up when it asked, and is not any more: clear `wait_until_caught_up` |
 | `promote` red, 77 | a still newer deployment leads: stop this one |
 | a later task red | clear it: the promotion stands, and a flush is safe twice |
 

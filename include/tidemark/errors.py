@@ -217,7 +217,7 @@ class NotLed(StaleState):
         last_text = f"; the last complete one was {last}" if last else ""
         return cls(
             f"the catalog's {where} is being opened at epoch {epoch}, or that open died{last_text}",
-            hint="try again in a while; if nobody opens it, run `tidemark catalog open`",
+            hint="try again in a while; if nobody opens it, run `tidemark catalog open` in the deployment that leads",
         )
 
 
@@ -354,7 +354,7 @@ class Fenced(TidemarkError):
         if theirs.generation != mine.generation:
             return FencedByGeneration(
                 f"{where} belongs to deploy generation {theirs.generation}, this process to {mine.generation}",
-                hint="a newer deployment leads: stop this one",
+                hint="a newer deployment leads: stop this one, and pause its DAGs",
             )
         return FencedByEpoch(
             f"{where} is at epoch {theirs.epoch} of generation {theirs.generation}, this writer joined at {mine.epoch}",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def new(home: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     """Deployment 2 beside deployment 1, which has three rows in a collection that reads a buffer."""
-    old = Home(home, tmp_path)
+    old = Home(home, tmp_path, now_ms=SystemClock().now_ms() - 120_000)
     old.declare_reader()
     old.send_rows(0, 3)
     old.ingest()

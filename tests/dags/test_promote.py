@@ -8,6 +8,7 @@ import pytest
 
 from tests.dags.test_migrate_and_roll_back import answering, skipped, unsuccessful
 from tests.support.airflow_runs import states
+from tidemark.clock import SystemClock
 from tidemark.collections.system.recorder import record_run
 from tidemark.deployment.readiness import read_readiness
 
@@ -28,6 +29,7 @@ def new(dags: Dags, monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.setenv("TIDEMARK_GENERATION", "2")
     found = old.of_generation(2)
     found.send_rows(1, 2)
+    found.clock.step(SystemClock().now_ms() - 120_000 - found.clock.now_ms())
     record_run(found.deployment, found.ingest_all(), clock=found.clock)
     return found
 

@@ -17,19 +17,13 @@ from tidemark.interval import DAY_MS
 NOW = 100 * DAY_MS
 RULES = Rules(allowed_lag_ms=1_000, stable_ms=60_000)
 FOUND = Finding(
-    object_id=1,
-    definition="now",
-    operation="reconcile",
-    outcome="staged",
-    upper=NOW - 5_000,
-    found_ms=NOW - 10,
-    well_since_ms=NOW - 60_000,
+    object_id=1, definition="now", program="1.0", upper=NOW - 5_000, found_ms=NOW - 10, well_since_ms=NOW - 60_000
 )
 PLANES = Watched(
     name="planes", kind=StatusKind.COLLECTION, object_id=1, definition="now", changed=NOW - 5_000, finding=FOUND
 )
 EVENTS = replace(PLANES, name="events", kind=StatusKind.INGESTION)
-COPIES = Watched(name="copies", kind=StatusKind.SINK, object_id=1, changed=NOW - 5_000, carried=NOW - 5_000)
+COPIES = Watched(name="copies", kind=StatusKind.SINK, object_id=1, changed=NOW - 5_000, is_loaded=True)
 
 
 def judged(watched: Watched, **more: Any) -> Judgement:
@@ -51,13 +45,14 @@ def test_an_object_that_is_up_to_date_is_caught_up(watched: Watched) -> None:
     [
         (None, "no run of this deployment has looked at it yet"),
         (finding(object_id=2), "no run of this deployment has looked at it yet"),
+        (finding(found_ms=NOW - 2 * DAY_MS - 1), "or not for two days"),
         (finding(definition="before"), "it was altered since this deployment's last run over it"),
         (finding(error="SchemaMismatch: no column 'a'", hint="add the column"), "SchemaMismatch: no column 'a'"),
         (finding(well_since_ms=NOW - 59_999), "its runs go well for 59 s now: 60 s are wanted"),
         (finding(well_since_ms=None), "its runs go well for 0 s now"),
         (finding(upper=0, found_ms=NOW - 6_001), "the leader has changed it 1 s after this deployment's last run"),
     ],
-    ids=["never", "another object", "altered", "failed", "unstable", "never well", "stale"],
+    ids=["never", "another object", "long ago", "altered", "failed", "unstable", "never well", "stale"],
 )
 def test_a_collection_catches_up_until_its_runs_go_well_for_a_while(finding_: Finding | None, why: str) -> None:
     found = judged(PLANES, finding=finding_)
@@ -76,7 +71,7 @@ def test_it_does_not_matter_how_old_the_contents_are_that_a_run_saw() -> None:
 
 
 def test_an_ingest_has_seen_what_had_come_when_it_ran() -> None:
-    late = finding(operation="ingest", upper=0, found_ms=NOW - 6_001)
+    late = finding(upper=0, found_ms=NOW - 6_001)
     assert judged(EVENTS, finding=late).progress is Progress.CATCHING_UP
     assert judged(EVENTS, finding=replace(late, found_ms=NOW - 6_000)).progress is Progress.CAUGHT_UP
 
@@ -102,17 +97,23 @@ def test_what_no_run_tries_out_needs_no_finding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("carried", "progress"),
+    ("uncarried", "progress"),
     [
         (None, Progress.CAUGHT_UP),
-        (NOW - 5_000, Progress.CAUGHT_UP),
-        (NOW - 5_001, Progress.CATCHING_UP),
+        (NOW - 1_000, Progress.CAUGHT_UP),
+        (NOW - 1_001, Progress.CATCHING_UP),
         (NOW - DAY_MS, Progress.CATCHING_UP),
         (NOW - DAY_MS - 1, Progress.LEFT_OUT),
     ],
 )
-def test_a_sink_is_as_late_as_its_target_under_the_leader(carried: int | None, progress: Progress) -> None:
-    assert judged(COPIES, carried=carried).progress is progress
+def test_a_sink_is_as_late_as_its_target_under_the_leader(uncarried: int | None, progress: Progress) -> None:
+    assert judged(COPIES, uncarried=uncarried).progress is progress
+    assert judged(COPIES, uncarried=uncarried, is_loaded=False).progress is Progress.CAUGHT_UP
+
+
+def test_corrections_that_do_not_fit_any_more_are_to_be_made_anew() -> None:
+    found = judged(PLANES, staged=1, stale=1)
+    assert (found.progress, found.why[:28]) == (Progress.CATCHING_UP, "1 of its staged corrections ")
 
 
 def leader(generation: int, *led: int) -> StoredMode:
@@ -120,23 +121,20 @@ def leader(generation: int, *led: int) -> StoredMode:
 
 
 @pytest.mark.parametrize(
-    ("stored", "progress", "has_run", "state"),
+    ("stored", "progress", "flags", "state"),
     [
-        (leader(3, 3), Progress.CAUGHT_UP, True, DeploymentState.DEPOSED),
-        (leader(2, 1, 2), Progress.CATCHING_UP, False, DeploymentState.IS_LEADER),
-        (leader(2), Progress.CATCHING_UP, False, DeploymentState.IS_LEADER),
-        (leader(2, 1), Progress.CAUGHT_UP, True, DeploymentState.PROMOTING),
-        (leader(1, 1), Progress.CATCHING_UP, False, DeploymentState.INITIALIZING),
-        (leader(1, 1), Progress.CATCHING_UP, True, DeploymentState.CATCHING_UP),
-        (leader(1, 1), Progress.CAUGHT_UP, True, DeploymentState.READY_TO_PROMOTE),
-        (leader(1, 1), Progress.LEFT_OUT, False, DeploymentState.READY_TO_PROMOTE),
+        (leader(3, 3), Progress.CAUGHT_UP, "run", DeploymentState.DEPOSED),
+        (leader(2, 1, 2), Progress.CATCHING_UP, "", DeploymentState.IS_LEADER),
+        (leader(2), Progress.CATCHING_UP, "", DeploymentState.IS_LEADER),
+        (leader(2, 1), Progress.CAUGHT_UP, "run", DeploymentState.PROMOTING),
+        (leader(2), Progress.CAUGHT_UP, "promoting", DeploymentState.PROMOTING),
+        (leader(1, 1), Progress.CATCHING_UP, "", DeploymentState.INITIALIZING),
+        (leader(1, 1), Progress.CATCHING_UP, "run", DeploymentState.CATCHING_UP),
+        (leader(1, 1), Progress.CAUGHT_UP, "run", DeploymentState.READY_TO_PROMOTE),
+        (leader(1, 1), Progress.LEFT_OUT, "", DeploymentState.READY_TO_PROMOTE),
     ],
 )
-def test_the_state_of_a_deployment(
-    stored: StoredMode,
-    progress: Progress,
-    has_run: bool,  # noqa: FBT001 - a parameter
-    state: DeploymentState,
-) -> None:
+def test_the_state_of_a_deployment(stored: StoredMode, progress: Progress, flags: str, state: DeploymentState) -> None:
     judgements = [Judgement(name="planes", kind=StatusKind.COLLECTION, progress=progress)]
-    assert find_state(stored, 2, judgements, has_run=has_run) is state
+    found = find_state(stored, 2, judgements, has_run="run" in flags, is_promoting="promoting" in flags)
+    assert found is state

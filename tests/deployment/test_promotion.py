@@ -10,10 +10,11 @@ from tests.support.dying import Crash, dying_at
 from tidemark.catalog.deployment.modes import FAIL_POINTS as OPENED
 from tidemark.catalog.items.kinds import AUDIT_EVENT, DeploymentState
 from tidemark.catalog.opening.protocol import ANNOUNCE, FENCE_PERSIST, FENCE_STASH, READ_HEADS, READ_TOMBSTONE
+from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import FAIL_POINTS as SWITCHED
 from tidemark.collections.staged.flush import flush_all
 from tidemark.collections.system.recorder import record_run
-from tidemark.deployment.promotion import check_plan, make_plan, plan_text, promote
+from tidemark.deployment.promotion import FAIL_POINTS, check_plan, make_plan, plan_text, promote
 from tidemark.deployment.readiness import Readiness, read_readiness
 from tidemark.errors import FencedByGeneration, NotCaughtUp, Refused, TidemarkError, UsageError
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 MINUTE_MS = 60_000
 OPENING = [step.fail_point for step in (READ_HEADS, FENCE_STASH, FENCE_PERSIST, READ_TOMBSTONE, ANNOUNCE)]
-ON_THE_WAY = {DeploymentState.READY_TO_PROMOTE, DeploymentState.PROMOTING, DeploymentState.IS_LEADER}
 
 
 def run(home: Home) -> None:
@@ -102,9 +102,10 @@ def test_a_promotion_is_refused_with_the_table_until_then(old: Home, new: Home) 
     with pytest.raises(NotCaughtUp) as refused:
         check_plan(plan)
     assert refused.value.exit_code == 65
-    assert refused.value.sample == [
-        {"object": "events", "lag": "", "why not yet": "no run of this deployment has looked at it yet"}
-    ]
+    (late,) = refused.value.sample
+    assert (late["object"], late["lag"]) == ("events", "")
+    assert late["why not yet"].startswith("no run of this deployment has looked at it yet")
+    assert "tidemark buffer ingest events" in late["what to do"]
     with pytest.raises(NotCaughtUp):
         lead(new)
     with pytest.raises(UsageError):
@@ -115,13 +116,18 @@ def test_a_promotion_is_refused_with_the_table_until_then(old: Home, new: Home) 
 def test_a_forced_promotion_is_on_record_with_its_reason(new: Home) -> None:
     stored = lead(new, forced=True, why="the old machine burns")
     assert stored.generation == 2
-    with new.catalog.join() as handle:
+    assert recorded(new) == {
+        "who": "ada",
+        "why": "promoted from deployment 1 although it was not caught up: the old machine burns",
+    }
+
+
+def recorded(home: Home) -> dict[str, str]:
+    """Return who promoted the deployment, and why, as the audit has it."""
+    with home.catalog.join() as handle:
         events = [event for _, event in handle.transact(lambda transaction: list(transaction.items(AUDIT_EVENT)))]
-    (switch,) = [event for event in events if event.operation == "switch-mode"]
-    assert (switch.who, switch.details["why"]) == (
-        "ada",
-        "promoted from deployment 1 although it was not caught up: the old machine burns",
-    )
+    last = [event for event in events if event.operation == "switch-mode"][-1]
+    return {"who": last.who, "why": str(last.details["why"])}
 
 
 def test_an_approval_holds_for_one_plan(old: Home, new: Home) -> None:
@@ -145,7 +151,9 @@ def test_a_plan_says_what_will_happen(new: Home) -> None:
     run(new)
     text = plan_text(make_plan(new.deployment, clock=new.clock))
     assert "Deployment **2** is to lead, in place of deployment **1**" in text
-    assert "| events | ingestion | catching up | 0 s | 0 | 0 | its runs go well for 0 s now: 60 s are wanted |" in text
+    assert (
+        "| events | ingestion | catching up | 0 s | 0 | 0 | `its runs go well for 0 s now: 60 s are wanted` |" in text
+    )
     assert "**Forced**: 1 objects" in text
 
 
@@ -173,15 +181,20 @@ def test_a_promotion_of_the_leader_changes_nothing(old: Home, new: Home) -> None
     assert (old.dumps(), new.shard().load().state) == (before, states)
 
 
-@pytest.mark.parametrize("point", [*OPENING, *OPENED, *SWITCHED])
-def test_a_promotion_that_dies_goes_on(old: Home, new: Home, point: str) -> None:
+@pytest.mark.parametrize("was_switched", [True, False], ids=["led", "never switched"])
+@pytest.mark.parametrize("point", [*OPENING, *OPENED, *SWITCHED, *FAIL_POINTS])
+def test_a_promotion_that_dies_goes_on_and_is_recorded(old: Home, new: Home, point: str, *, was_switched: bool) -> None:
+    if was_switched:
+        old.switch(Mode.READ_ONLY)
+        old.switch(Mode.READ_WRITE)
     old.send_rows(0, 4)
-    catch_up(new)
-    approved = make_plan(new.deployment, clock=new.clock).digest
+    run(new)
     with pytest.raises(Crash), dying_at(point):
-        lead(new, approved=approved)
-    assert look(new).state in ON_THE_WAY
-    assert lead(new, approved=approved).generation == 2
+        lead(new, forced=True, why="it burns")
+    assert look(new).state in {DeploymentState.CATCHING_UP, DeploymentState.PROMOTING}
+    goes_on = look(new).state is DeploymentState.PROMOTING
+    assert lead(new, forced=not goes_on, why="" if goes_on else "it burns").generation == 2
+    assert recorded(new)["why"] == "promoted from deployment 1 although it was not caught up: it burns"
     flush(new)
     assert look(new).state is DeploymentState.IS_LEADER
     assert new.ids() == list(range(old.sent))

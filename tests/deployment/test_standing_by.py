@@ -162,3 +162,27 @@ def test_its_workers_wait(old: Home, new: Home) -> None:
     finally:
         workers.close()
     assert everything(old) == before
+
+
+@pytest.mark.parametrize("command", ["open", "migrate", "rollback", "emergency"])
+def test_its_open_of_the_catalog_is_refused(
+    old: Home, new: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    before = everything(old)
+    monkeypatch.setenv("TIDEMARK_HOME", str(new.settings.home))
+    monkeypatch.setenv("TIDEMARK_GENERATION", "2")
+    assert app(["catalog", command]) == 65
+    assert "TIDEMARK_GENERATION=1" in capsys.readouterr().err
+    assert everything(old) == before
+    assert app(["catalog", "migrate", "--dry-run"]) == 0, "which changes nothing"
+
+
+def test_a_switch_to_read_only_leaves_the_leaders_sinks_alone(
+    old: Home, new: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(new.settings.home))
+    monkeypatch.setenv("TIDEMARK_GENERATION", "2")
+    assert app(["mode", "read-only"]) == 0
+    old.send_rows(0, 2)
+    old.ingest()
+    assert old.run_sink().error is None

@@ -117,3 +117,10 @@ def test_nothing_starts_for_a_deployment_that_was_replaced(installation: Path, m
     monkeypatch.setenv("TIDEMARK_GENERATION", "1")
     with pytest.raises(AirflowFailException, match="FencedByGeneration"):
         prepare_reconcile.function()
+
+
+def test_no_move_of_the_catalog_starts_beside_the_leader(installation: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Catalog.of(load_settings(), clock=SystemClock()).open().close()
+    monkeypatch.setenv("TIDEMARK_GENERATION", "2")
+    with pytest.raises(AirflowFailException, match="deployment 2 stands by, and a move of the catalog would fence"):
+        check_back_ends.function()

@@ -67,7 +67,7 @@ def promote(*, force: Force = False, why: Why = "", yes: Yes = False, as_json: A
     from tidemark.spark.session import spark_on_demand  # noqa: PLC0415
 
     settings, clock, who = load_settings(writes=True), SystemClock(), current_user()
-    plan = promotion.make_plan(deployment_of(settings), clock=clock, is_forced=force)
+    plan, approved = promotion.make_plan(deployment_of(settings), clock=clock, is_forced=force), None
     if not plan.has_begun:
         promotion.check_plan(plan)
         if not yes:
@@ -75,8 +75,10 @@ def promote(*, force: Force = False, why: Why = "", yes: Yes = False, as_json: A
             if not sys.stdin.isatty():
                 raise UsageError("a promotion fences the older deployment for good", hint="say --yes, if that is meant")
             typer.confirm("Promote?", abort=True, err=True)
+            approved = plan.digest
+            plan = promotion.make_plan(deployment_of(settings), clock=clock, is_forced=force)  # the answer took a while
     shards, own = connect_shards(settings), deployment_of(settings, who=who)
-    stored = promotion.promote(shards, own, plan, approved=None, who=who, why=why)
+    stored = promotion.promote(shards, own, plan, approved=approved, who=who, why=why)
     own = deployment_of(settings, who=who)  # under the epoch of the promotion
     report = flush_all(shards, own, (), clock=clock)
     with spark_on_demand(settings, app_name="tidemark-promote", starting=partial(working, "Starting Spark")) as start:

@@ -1,7 +1,7 @@
 """Whether a deployment that stands by could do the leader's work now: rules over each object, and one state of all.
 
 An object is judged by what the deployment's own runs found (``collections/system/findings.py``) and by the leader's
-state. What the leader itself does not keep going holds nobody up.
+state. What is paused or suspended, and a sink that the leader itself leaves far behind, holds nobody up.
 
 Source: reference, collections_catalog_storage §9.3 and §9.4. Different here: the state is derived and not stored, since
 a deployment that stands by must not change the catalog that the leader owns.
@@ -33,6 +33,7 @@ class Rules:
     allowed_lag_ms: int = 5 * 60_000
     stable_ms: int = 60_000
     hopeless_ms: int = DAY_MS  # what is further behind under the leader itself holds nobody up
+    outdated_ms: int = 2 * DAY_MS  # what was found before says nothing any more
 
 
 class Progress(StrEnum):
@@ -55,7 +56,8 @@ class Watched:
     damage: str = ""  # why this program cannot read or alter the table
     resting: str = ""  # since when and why no run takes it
     changed: Frontier = 0  # the upper that the last change of the contents left
-    carried: int | None = None  # of a sink: up to where its target is; None: nothing was loaded
+    is_loaded: bool = False  # of a sink: whether its target has anything
+    uncarried: int | None = None  # of a sink: when the first change came that its target lacks; None: it lacks none
     finding: Finding | None = None
     staged: int = 0  # batches and corrections of this deployment
     stale: int = 0  # corrections of these whose contents have changed since
@@ -105,9 +107,9 @@ def judge(watched: Watched, rules: Rules, *, now_ms: int) -> Judgement:
 
 def _judge_sink(judgement: Judgement, watched: Watched, rules: Rules, *, now_ms: int) -> Judgement:
     """A sink goes on from where its target is; the leader alone carries until then."""
-    if watched.carried is None:
+    if not watched.is_loaded:
         return replace(judgement, why="nothing was carried yet: the first run after the promotion loads the contents")
-    lag_ms = max(0, now_ms - watched.carried) if watched.changed > watched.carried else 0
+    lag_ms = 0 if watched.uncarried is None else max(0, now_ms - watched.uncarried)
     if lag_ms > rules.hopeless_ms:
         why = f"its target is {duration_text(lag_ms)} behind under the leader: a promotion makes that no worse"
         return replace(judgement, progress=Progress.LEFT_OUT, lag_ms=lag_ms, why=why)
@@ -121,15 +123,17 @@ def _judge_sink(judgement: Judgement, watched: Watched, rules: Rules, *, now_ms:
 def _judge_finding(judgement: Judgement, watched: Watched, rules: Rules, *, now_ms: int) -> Judgement:
     found = watched.finding
     late = replace(judgement, progress=Progress.CATCHING_UP, hint=RUN_IT[watched.kind].format(name=watched.name))
-    if found is None or found.object_id != watched.object_id:
-        return replace(late, why="no run of this deployment has looked at it yet")
+    if found is None or found.object_id != watched.object_id or now_ms - found.found_ms > rules.outdated_ms:
+        return replace(late, why="no run of this deployment has looked at it yet, or not for two days")
     if found.definition != watched.definition:
         return replace(late, why="it was altered since this deployment's last run over it")
     if found.error:
         return replace(late, why=f"its last run failed: {found.error}", hint=found.hint or late.hint)
     lag_ms = _lag_ms(watched, found)
-    if lag_ms > rules.allowed_lag_ms:
+    if watched.stale or lag_ms > rules.allowed_lag_ms:
         why = f"the leader has changed it {duration_text(lag_ms)} after this deployment's last run over it"
+        if watched.stale:
+            why = f"{watched.stale} of its staged corrections are of contents that the leader has changed since"
         return replace(late, lag_ms=lag_ms, why=why)
     well_ms = 0 if found.well_since_ms is None else now_ms - found.well_since_ms
     if well_ms < rules.stable_ms:
@@ -150,17 +154,18 @@ def _lag_ms(watched: Watched, found: Finding) -> int:
 
 
 def find_state(
-    stored: StoredMode, generation: int, judgements: Iterable[Judgement], *, has_run: bool
+    stored: StoredMode, generation: int, judgements: Iterable[Judgement], *, has_run: bool, is_promoting: bool
 ) -> DeploymentState:
     """Return the state of a deployment; ``stored`` is the mode of the one that leads, or that opened the catalog.
 
-    ``has_run`` says that this deployment has looked at any object yet.
+    ``has_run`` says that this deployment has looked at any object yet, ``is_promoting`` that a promotion of it has
+    begun, and has not come to its end.
     """
     if stored.generation > generation:
         return DeploymentState.DEPOSED
     if stored.generation == generation:
         is_opened = bool(stored.led) and generation not in stored.led
-        return DeploymentState.PROMOTING if is_opened else DeploymentState.IS_LEADER
+        return DeploymentState.PROMOTING if is_opened or is_promoting else DeploymentState.IS_LEADER
     if all(each.progress is not Progress.CATCHING_UP for each in judgements):
         return DeploymentState.READY_TO_PROMOTE
     return DeploymentState.CATCHING_UP if has_run else DeploymentState.INITIALIZING

@@ -17,12 +17,20 @@ from tidemark.catalog.items.kinds import DeploymentState
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Applied, Deployment, Mode, StoredMode
 from tidemark.collections.mode import set_mode
-from tidemark.collections.system.findings import definition_of
+from tidemark.collections.system.findings import (
+    NotedPromotion,
+    definition_of,
+    forget_promotion,
+    note_promotion,
+    read_promotion,
+)
 from tidemark.deployment.readiness import Readiness, read_readiness
 from tidemark.errors import NotCaughtUp, Refused, UsageError
+from tidemark.fail_points import fail_point
 from tidemark.iceberg.shards import Shards
 from tidemark.interval import duration_text
 
+FAIL_POINTS = ("promote.noted", "promote.switched")
 ASK_AGAIN = "make the plan again, and have that one approved: `tidemark deployment status` shows what is"
 
 
@@ -83,7 +91,10 @@ def check_plan(plan: PromotionPlan) -> None:
         f"deployment {readiness.generation} is {readiness.state.value}: {len(obstacles)} of {len(readiness.objects)} "
         "objects are not caught up; nothing was changed",
         hint="wait, or promote with `--force` and a reason: what is stale is reconciled then",
-        sample=[{"object": each.name, "lag": _lag_text(each.lag_ms), "why not yet": each.why} for each in obstacles],
+        sample=[
+            {"object": each.name, "lag": _lag_text(each.lag_ms), "why not yet": each.why, "what to do": each.hint}
+            for each in obstacles
+        ],
     )
 
 
@@ -111,7 +122,14 @@ def promote(
         leader = plan.readiness.stored.generation
         forced = " although it was not caught up" if plan.readiness.obstacles else ""
         why = f"promoted from deployment {leader}{forced}{f': {why}' if why else ''}"
-    return set_mode(shards, deployment, Mode.READ_WRITE, who=who, why=why)
+        note_promotion(deployment.settings, NotedPromotion(who=who, why=why))
+        fail_point("promote.noted")
+    elif (noted := read_promotion(deployment.settings)) is not None:  # one that died; as it was approved
+        who, why = noted.who, noted.why
+    stored = set_mode(shards, deployment, Mode.READ_WRITE, who=who, why=why)
+    fail_point("promote.switched")
+    forget_promotion(deployment.settings)
+    return stored
 
 
 def plan_text(plan: PromotionPlan) -> str:
@@ -120,7 +138,7 @@ def plan_text(plan: PromotionPlan) -> str:
     stored, generation = readiness.stored, readiness.generation
     rows = "\n".join(
         f"| {each.name} | {each.kind.value} | {each.progress.value} | {_lag_text(each.lag_ms)} | {each.staged} "
-        f"| {each.stale} | {each.why.replace('|', '/')} |"
+        f"| {each.stale} | {_as_code(each.why)} |"
         for each in readiness.objects
     )
     forced = (
@@ -142,8 +160,14 @@ deployment {stored.generation} had staged. What does not fit the contents any mo
 The way back is the same way: start the older program with a generation larger than {generation}, and promote it.
 
 Plan `{plan.digest}`. If another deployment takes the lead, or anything is applied, before the promotion, this approval
-is void, and the run asks again.
+is void: clear `plan` with everything after it, and the run asks again.
 """
+
+
+def _as_code(text: str) -> str:
+    """Return a text, which may quote anything, so that Markdown shows it as it is, in a cell of a table."""
+    shown = " ".join(text.split()).replace("|", "/").replace("`", "'")
+    return f"`{shown}`" if shown else ""
 
 
 def _lag_text(lag_ms: int | None) -> str:

@@ -10,11 +10,11 @@ from tidemark.catalog.deployment.modes import look_at_mode
 from tidemark.catalog.items.kinds import DeploymentState
 from tidemark.catalog.opening.catalog import Catalog
 from tidemark.clock import Clock
-from tidemark.collections.declarations.collection import Declaration, Kind
+from tidemark.collections.declarations.collection import Declaration, Kind, OnReadOnly
 from tidemark.collections.deployment import Applied, AppliedSink, CatalogObject, Deployment, StoredMode
 from tidemark.collections.mode import mode_of
 from tidemark.collections.objects.standing import Standing
-from tidemark.collections.system.findings import Finding, definition_of, read_findings
+from tidemark.collections.system.findings import Finding, definition_of, read_findings, read_promotion
 from tidemark.deployment.caught_up import Judgement, Progress, Rules, Watched, find_state, judge
 from tidemark.errors import CorruptState, NotLed
 from tidemark.iceberg.shard.branch_names import STAGED
@@ -75,6 +75,7 @@ def read_readiness(deployment: Deployment, *, clock: Clock) -> Readiness:
         objects=objects,
         states=read_states(deployment.settings),
         findings=read_findings(deployment.settings),
+        is_promoting=read_promotion(deployment.settings) is not None,
         standings=deployment.objects.read(),
     )
     return look.judge(now_ms=clock.now_ms())
@@ -90,6 +91,7 @@ class Look:
     objects: Mapping[str, CatalogObject]
     states: Mapping[str, ShardSummary | CorruptState]
     findings: Mapping[str, Finding]
+    is_promoting: bool
     standings: Mapping[str, Standing]
 
     def judge(self, *, now_ms: int) -> Readiness:
@@ -97,7 +99,8 @@ class Look:
         judged = self.objects.items() if self.stored.generation != self.generation else ()
         rules = Rules()
         judgements = tuple(judge(self._watch(name, known), rules, now_ms=now_ms) for name, known in judged)
-        state = find_state(self.stored, self.generation, judgements, has_run=bool(self.findings))
+        has_run = bool(self.findings)
+        state = find_state(self.stored, self.generation, judgements, has_run=has_run, is_promoting=self.is_promoting)
         return Readiness(generation=self.generation, stored=self.stored, state=state, objects=judgements)
 
     def _watch(self, name: str, known: CatalogObject) -> Watched:
@@ -105,6 +108,7 @@ class Look:
         sink = self.applied.sinks.get(name)
         seen = self.states.get(name if sink is None else sink.collection)
         summary = seen if isinstance(seen, ShardSummary) else None
+        carried = None if sink is None or summary is None else _carried(sink, summary)
         branches = [] if summary is None or sink is not None else _own(summary.staged, self.generation)
         return Watched(
             name=name,
@@ -115,7 +119,8 @@ class Look:
             damage=_damage(seen),
             resting=str(self.standings[name]) if name in self.standings else "",
             changed=0 if summary is None else summary.state.changed,
-            carried=None if sink is None or summary is None else _carried(sink, summary),
+            is_loaded=carried is not None,
+            uncarried=None if carried is None or summary is None else summary.first_change_after(carried),
             finding=self.findings.get(name),
             staged=len(branches),
             stale=0 if summary is None else len({*branches} & {*summary.stale}),
@@ -128,7 +133,11 @@ def _needs_no_run(declaration: Declaration | None) -> str:
         return ""
     if declaration.kind is Kind.LATEST:
         return "the leader alone ingests it; it goes on from its ledger once this deployment leads"
-    return "" if declaration.reads_buffer else "appends go on at once; no run of a deployment that stands by tries them"
+    if not declaration.reads_buffer:
+        return "appends go on at once; no run of a deployment that stands by tries them"
+    if declaration.on_read_only is OnReadOnly.REJECT:
+        return "it is declared to stage nothing: it goes on from its ledger once this deployment leads"
+    return ""
 
 
 def _damage(seen: ShardSummary | CorruptState | None) -> str:

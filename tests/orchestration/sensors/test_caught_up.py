@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException, AirflowSensorTimeout, TaskDeferred
 
+from tidemark.clock import SystemClock
 from tidemark.collections.system.recorder import record_run
 from tidemark.orchestration.sensors.caught_up import CaughtUpSensor
 
@@ -19,6 +20,7 @@ def new(home: Home, monkeypatch: pytest.MonkeyPatch) -> Home:
     """Deployment 2 beside deployment 1, which leads."""
     home.declare_reader()
     home.send_rows(0, 1)
+    home.clock.step(SystemClock().now_ms() - 120_000 - home.clock.now_ms())
     monkeypatch.setenv("TIDEMARK_GENERATION", "2")
     return home.of_generation(2)
 

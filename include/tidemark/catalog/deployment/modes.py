@@ -28,6 +28,7 @@ from tidemark.catalog.items.transaction import Transaction
 from tidemark.catalog.opening.opening import BackEnds
 from tidemark.catalog.opening.truth import TruthHead, find_truth
 from tidemark.collections.deployment import Mode, StoredMode
+from tidemark.errors import Refused
 from tidemark.fail_points import fail_point
 
 FAIL_POINTS = ("mode.after-open",)
@@ -63,6 +64,24 @@ def look_at_mode(ends: BackEnds) -> StoredMode:
     Without pyiceberg, in milliseconds; read-write if nobody ever switched the mode. Raises as ``find_truth``.
     """
     return _mode_in_head(find_truth(ends), ends.generation)
+
+
+def refuse_beside_leader(ends: BackEnds, what: str) -> None:
+    """Refuse an open of the catalog, which would fence an older deployment that leads: that is a promotion.
+
+    The stash is asked alone, since each open fences it first, and an emergency has to do without the other back end.
+
+    Raises:
+        Refused: If an older deployment opened the catalog last.
+        Others as ``BackEnd.head``.
+    """
+    leader = ends.stash.head().config.get(GENERATION_KEY, ends.generation)
+    if leader < ends.generation:
+        raise Refused(
+            f"deployment {ends.generation} stands by, and {what} would fence deployment {leader}, which leads",
+            hint=f"have deployment {leader} do it (TIDEMARK_GENERATION={leader}), or make this one the leader first, "
+            "by `tidemark deployment promote`, or the DAG `promote_deployment`",
+        )
 
 
 def mode_in(transaction: Transaction, generation: int) -> StoredMode:

@@ -85,7 +85,8 @@ def dump(*, side: Side = None, as_json: AsJson = False) -> None:
 
 def _open(operation: str, *, dry_run: bool, force: bool, as_json: bool) -> None:
     """Open the catalog; ``operation`` is ``open``, or a direction to open it in."""
-    from tidemark.catalog.opening.dry_run import inconsistent_text  # noqa: PLC0415 - help is shown without pydantic
+    from tidemark.catalog.deployment.modes import refuse_beside_leader  # noqa: PLC0415 - help is shown without pydantic
+    from tidemark.catalog.opening.dry_run import inconsistent_text  # noqa: PLC0415
     from tidemark.catalog.opening.opening import Direction  # noqa: PLC0415
     from tidemark.catalog.opening.side_contents import carried  # noqa: PLC0415
 
@@ -95,7 +96,9 @@ def _open(operation: str, *, dry_run: bool, force: bool, as_json: bool) -> None:
     else:
         if operation != "emergency":  # which must do without the persist catalog
             load_settings(writes=True)  # before anything is fenced
-        with _lease_of(operation), closing(load_catalog().open(direction, is_forced=force)) as opening:
+        opened = load_catalog()
+        refuse_beside_leader(opened.ends, f"`tidemark catalog {operation}`")
+        with _lease_of(operation), closing(opened.open(direction, is_forced=force)) as opening:
             contents = opening.truth.snapshot()
             answer = {
                 "direction": opening.direction.value,

@@ -12,8 +12,9 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
+from tidemark import __version__
 from tidemark.collections.deployment import Applied, CatalogObject, Deployment
 from tidemark.errors import Unreachable
 from tidemark.frontier import frontier_json
@@ -35,6 +36,8 @@ _PUT = (
     "ON CONFLICT (generation, object) DO UPDATE SET value = excluded.value"
 )
 _READ = "SELECT object, value FROM tidemark_findings WHERE generation = {0}"
+_FORGET = "DELETE FROM tidemark_findings WHERE generation = {0} AND object = {0}"
+_PROMOTION = ""  # in the place of an object: its name is never empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +50,20 @@ class Finding:
 
     object_id: int
     definition: str
-    operation: str
-    outcome: str
+    program: str  # the version that found it
     error: str = ""
     hint: str = ""
     upper: int | str | None = None
     found_ms: int
     well_since_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedPromotion:
+    """A promotion that has begun: what goes on with it after a death puts this on record."""
+
+    who: str
+    why: str
 
 
 def definition_of(applied: Applied, name: str) -> str:
@@ -69,34 +79,57 @@ def note_findings(
     if not told:
         return
     applied, before = deployment.registry.read(), read_findings(deployment.settings)
-    statements = _statements(deployment.settings)
-    with closing(statements):
-        for name, known, result in told:
-            found = _find(operation, known, result, definition_of(applied, name), before.get(name), now_ms=now_ms)
-            try:
-                statements.execute(_PUT, deployment.generation, name, json.dumps(asdict(found)))
-            except statements.failures as error:
-                raise Unreachable(
-                    f"what deployment {deployment.generation} found cannot be stored: {first_line(error)}",
-                    hint="check TIDEMARK_CATALOG_URI, and whether its user may make tables",
-                ) from error
+    for name, known, result in told:
+        found = _find(known, result, definition_of(applied, name), before.get(name), now_ms=now_ms)
+        _execute(deployment.settings, _PUT, name, json.dumps(asdict(found)))
 
 
 def read_findings(settings: Settings) -> Mapping[str, Finding]:
-    """Return what the runs of this deployment found last, by object. Raises ``Unreachable``."""
+    """Return what the runs of this deployment found last, by object. Raises ``Unreachable``.
+
+    What another version of the program found under this number says nothing of this one, and is left out.
+    """
+    return {
+        name: Finding(**value)
+        for name, value in _read(settings).items()
+        if name != _PROMOTION and value.get("program") == __version__
+    }
+
+
+def note_promotion(settings: Settings, promotion: NotedPromotion) -> None:
+    """Store that a promotion of this deployment begins, before the leader is fenced. Raises ``Unreachable``."""
+    _execute(settings, _PUT, _PROMOTION, json.dumps(asdict(promotion)))
+
+
+def read_promotion(settings: Settings) -> NotedPromotion | None:
+    """Return the promotion of this deployment that has begun, and not come to its end. Raises ``Unreachable``."""
+    found = _read(settings).get(_PROMOTION)
+    return None if found is None else NotedPromotion(**found)
+
+
+def forget_promotion(settings: Settings) -> None:
+    """Store that the promotion has come to its end. Raises ``Unreachable``."""
+    _execute(settings, _FORGET, _PROMOTION)
+
+
+def _read(settings: Settings) -> dict[str, dict[str, Any]]:
     with closing(_statements(settings)) as statements:
-        rows = statements.query(_READ, settings.generation)
-    return {name: Finding(**json.loads(value)) for name, value in rows}
+        return {name: json.loads(value) for name, value in statements.query(_READ, settings.generation)}
+
+
+def _execute(settings: Settings, statement: str, *values: str) -> None:
+    with closing(_statements(settings)) as statements:
+        try:
+            statements.execute(statement, settings.generation, *values)
+        except statements.failures as error:
+            raise Unreachable(
+                f"what deployment {settings.generation} found cannot be stored: {first_line(error)}",
+                hint="check TIDEMARK_CATALOG_URI, and whether its user may make tables",
+            ) from error
 
 
 def _find(
-    operation: str,
-    known: CatalogObject,
-    result: CollectionReport,
-    definition: str,
-    before: Finding | None,
-    *,
-    now_ms: int,
+    known: CatalogObject, result: CollectionReport, definition: str, before: Finding | None, *, now_ms: int
 ) -> Finding:
     error = result.error
     same = before is not None and (before.object_id, before.definition) == (known.id, definition)
@@ -104,8 +137,7 @@ def _find(
     return Finding(
         object_id=known.id,
         definition=definition,
-        operation=operation,
-        outcome=result.outcome.value,
+        program=__version__,
         error=f"{error.kind}: {error.message}" if error else "",
         hint=error.hint if error else "",
         upper=None if result.lower is None else frontier_json(result.lower),

@@ -34,6 +34,11 @@ class ShardSummary(NamedTuple):
     stale: tuple[str, ...]  # those of them with corrections of contents that have changed since
     properties: dict[str, str]  # all properties of the table, whoever set them
     staged_since_ms: int | None = None  # when the oldest of what is staged was staged; None: nothing is
+    changes: tuple[int, ...] = ()  # the uppers that changes of the contents left, ascending, as far as history goes
+
+    def first_change_after(self, time: int) -> int | None:
+        """Return the upper that the first change after ``time`` left; None without such a change."""
+        return next((upper for upper in self.changes if upper > time), None)
 
 
 def namespace_of(name: str) -> str:
@@ -185,6 +190,8 @@ def _summarise(metadata: dict[str, Any], name: str) -> ShardSummary:
         staged = sorted(ref for ref in refs if ref.startswith(STAGED) and not is_passing(ref))
         lowers = {ref: summaries[refs[ref]["snapshot-id"]].get(STAGED_LOWER) for ref in staged}
         staged_since_ms = min((times[refs[ref]["snapshot-id"]] for ref in staged), default=None)
+        texts = {summary.get("tidemark.changed", "").partition(" ")[0] for summary in summaries.values()}
+        changes = {int(text) for text in texts if text.isdecimal()}
         stale = [ref for ref, lower in lowers.items() if lower and not state.still_shows(int(lower))]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise CorruptState(
@@ -199,4 +206,5 @@ def _summarise(metadata: dict[str, Any], name: str) -> ShardSummary:
         stale=tuple(stale),
         properties=properties,
         staged_since_ms=staged_since_ms,
+        changes=tuple(sorted(changes)),
     )

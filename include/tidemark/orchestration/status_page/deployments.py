@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tidemark.catalog.deployment.modes import look_at_mode
-from tidemark.collections.system.findings import read_findings
+from tidemark.collections.system.findings import read_findings, read_promotion
 from tidemark.deployment.caught_up import find_state
 from tidemark.deployment.readiness import Look, read_readiness
 from tidemark.orchestration.status_page.observed import Observer
@@ -29,7 +29,8 @@ def show_deployments(observer: Observer, *, now_ms: int) -> dict[str, Any]:
         "objects": [],
     }
     if stored.generation >= own:  # it leads, or is about to, or did so once: no object is judged
-        return shown | {"state": find_state(stored, own, (), has_run=True).value}
+        is_promoting = read_promotion(observer.settings) is not None
+        return shown | {"state": find_state(stored, own, (), has_run=True, is_promoting=is_promoting).value}
     contents = seen.contents
     if contents.obstacle is not None:  # the catalog is moved, or cannot be read: that error says why
         found = read_readiness(observer.deployment, clock=observer.clock)
@@ -41,6 +42,7 @@ def show_deployments(observer: Observer, *, now_ms: int) -> dict[str, Any]:
             objects=contents.objects,
             states=seen.states,
             findings=read_findings(observer.settings),
+            is_promoting=False,  # then the open has not begun
             standings=contents.standings,
         )
         found = look.judge(now_ms=now_ms)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from airflow.sdk import ExceptionRetryPolicy, RetryAction, RetryRule, task
 
+from tidemark.catalog.deployment.modes import refuse_beside_leader
 from tidemark.catalog.migration import plan as plans
 from tidemark.catalog.migration import steps
 from tidemark.catalog.migration.copy import LARGE_ABOVE
@@ -64,6 +65,7 @@ def check_back_ends() -> dict[str, Any]:
     with ending_task():
         check_spark(load_checked_settings())
         ends = _catalog().ends
+        refuse_beside_leader(ends, "a move of the catalog")
         stash, persist = ends.stash.head(), ends.persist.head()
     found = {"tombstone": stash.tombstone, "stash_epoch": stash.epoch, "persist_epoch": persist.epoch}
     log.info("the catalog is reachable: %s", found)
