@@ -85,7 +85,6 @@ class Observed:
     statuses: Mapping[Key, Sequence[Mapping[str, Any]]]
     history: History
     contents_version: object  # differs after every change of the contents
-    version: object  # differs after every change of anything
 
 
 class Observer:
@@ -126,7 +125,6 @@ class Observer:
                 statuses=self._statuses,
                 history=self._history,
                 contents_version=self._contents_version,
-                version=(self._contents_version, tuple(locations.values())),
             )
 
     def head(self, name: str) -> ShardHead:
