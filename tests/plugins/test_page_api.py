@@ -220,12 +220,35 @@ def test_lineage_has_all_nodes_and_edges(logged_in: TestClient, page: PageHome) 
         ("collections/planes/contents?as_of=tomorrow", 400, "UsageError"),
         ("collections/planes/contents?limit=1000", 400, "UsageError"),
         ("collections/planes/contents?as_of=9999999999999", 400, "NotYetAvailable"),
+        ("collection", 404, "UsageError"),
+        ("collections/planes/content", 404, "UsageError"),
     ],
 )
 def test_errors_say_what_is_wrong(logged_in: TestClient, page: PageHome, path: str, status: int, kind: str) -> None:
     answer = logged_in.get(f"{API}/{path}")
     assert (answer.status_code, answer.json()["error"]["kind"]) == (status, kind)
     assert answer.json()["error"]["message"]
+
+
+def test_what_nobody_expected_is_told_in_one_line(
+    logged_in: TestClient, page: PageHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a bug\nwith a second line")
+
+    monkeypatch.setattr(observed, "ask_catalog", fail)
+    answer = logged_in.get(f"{API}/overview")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["kind"], error["message"]) == (500, "ZeroDivisionError", "a bug")
+    assert "the log of Airflow's API server" in error["hint"]
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+def test_a_stored_report_without_collections_is_left_out(logged_in: TestClient, page: PageHome) -> None:
+    page.refuse_flights()
+    (page.settings.reports / "maintain_collections.json").write_text("{}")
+    (report,) = ask(logged_in, "collections/flights")["reports"]
+    assert report["dag_id"] == "reconcile_collections"
 
 
 def test_unknown_names_come_with_near_ones(logged_in: TestClient, page: PageHome) -> None:

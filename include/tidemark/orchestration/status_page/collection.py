@@ -107,7 +107,7 @@ def show_corrections(observer: Observer, name: str) -> dict[str, Any]:
 def _results_of(name: str, reports: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     """Yield what the last report of each DAG says of the object."""
     for dag_id, report in reports.items():
-        if (result := report["collections"].get(name)) is not None:
+        if (result := report.get("collections", {}).get(name)) is not None:
             facts = ("outcome", "inserted", "retracted", "strategy", "error")
             yield {"dag_id": dag_id, "finished_ms": report.get("finished_at"), **{f: result.get(f) for f in facts}}
 
