@@ -68,6 +68,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> PageHome:
     page.change_planes()
     page.refuse_flights()
     page.stage_weather()
+    page.home.switch(Mode.READ_WRITE)  # a read-only deployment records no run, and so nothing is late
     return page
 
 
@@ -184,6 +185,18 @@ def test_which_collection_is_late_and_since_when(page: Page, home: PageHome) -> 
     assert "no run for 5 d; usually there is one every 24 h" in line
 
 
+def test_why_nothing_is_published_and_what_ends_that(page: Page, home: PageHome) -> None:
+    home.home.switch(Mode.READ_ONLY)
+    try:
+        page.wait_for_selector("tr:has-text('deployment 1')", timeout=WAIT_MS)
+        line = need(page, "read-only")
+        assert "tests made it read-only: a test" in line
+        assert "tidemark mode read-write" in line
+        assert page.locator("tr:has-text('airports') .badge:text-is('late')").count() == 0, "no run is recorded"
+    finally:
+        home.home.switch(Mode.READ_WRITE)
+
+
 def test_what_changed_in_planes_last_night(page: Page) -> None:
     shown = go(page, "#/collections/planes", "collection planes")
     assert "correct: 2 came, 1 went" in shown
@@ -290,13 +303,11 @@ def test_contents_are_those_of_a_time(page: Page, home: PageHome) -> None:
 def test_it_keeps_itself_up_to_date_and_leaves_the_focus_where_it_is(page: Page, home: PageHome) -> None:
     page.focus("table:has(caption:text('All objects')) >> text=planes")
     page.evaluate("document.activeElement.marked = true")
-    home.home.switch(Mode.READ_WRITE)
     home.home.deployment.objects.pause(["airports"], why="a <b>check</b>")
     try:
         page.wait_for_selector("tr:has-text('a <b>check</b>')", timeout=WAIT_MS)
     finally:
         home.home.deployment.objects.resume(["airports"])
-        home.home.switch(Mode.READ_ONLY)
     assert page.evaluate("document.activeElement.marked"), "the same element, with the focus"
     page.wait_for_selector("tr:has-text('a <b>check</b>')", state="detached", timeout=WAIT_MS)
 

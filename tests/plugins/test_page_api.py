@@ -9,12 +9,13 @@ import pytest
 from tests.support.damage import damage_metadata
 from tests.support.page_home import DAY_MS, PageHome, corrected
 from tidemark.clock import SystemClock
+from tidemark.collections.deployment import Mode
 from tidemark.errors import Unreachable
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.shard import state_reader
 from tidemark.orchestration.status_page import observed
 from tidemark.orchestration.status_page.history import DAYS
-from tidemark.report import ErrorReport
+from tidemark.report import CollectionReport, ErrorReport, Outcome
 
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient
@@ -78,7 +79,48 @@ def test_a_collection_whose_runs_stay_away_is_late(logged_in: TestClient, home: 
     late = ask(logged_in, "overview")["needs"]
     assert [(need["what"], need["name"]) for need in late] == [("late", "flights"), ("late", "planes")]
     assert late[0]["since_ms"] == now_ms - 9 * DAY_MS, "a day after the last run, as usual"
-    assert "usually there is one every 24 h" in late[0]["why"]
+    assert late[0]["why"] == "no run for 10 d; usually there is one every 24 h"
+    assert late[0]["hint"] == "see in Airflow whether `reconcile_collections` is paused, or what it waits for"
+
+
+def test_while_the_leader_is_read_only_that_is_the_one_need(logged_in: TestClient, home: Settings) -> None:
+    now_ms = SystemClock().now_ms()
+    page = PageHome(home, now_ms=now_ms - 9 * DAY_MS, days=4)
+    page.home.clock.step(3 * DAY_MS)
+    page.home.switch(Mode.READ_ONLY)
+    (need,) = ask(logged_in, "overview")["needs"]
+    assert (need["what"], need["name"], need["since_ms"]) == ("read-only", "deployment 1", page.home.clock.now_ms())
+    assert need["why"] == "tests made it read-only: a test; what runs bring is staged, and no run is recorded"
+    assert "`tidemark mode read-write` in deployment 1" in need["hint"]
+    page.home.clock.step(5 * DAY_MS)
+    page.home.switch(Mode.READ_WRITE)
+    late = ask(logged_in, "overview")["needs"]
+    assert [need["what"] for need in late] == ["late", "late"]
+    assert late[0]["since_ms"] == now_ms - 4 * DAY_MS, "a day after the switch"
+    assert late[0]["why"].startswith("no run for 5 d, since the deployment became read-write;")
+    page.home.clock.step(4 * DAY_MS)
+    page.home.switch(Mode.READ_ONLY)
+    page.home.switch(Mode.READ_WRITE)
+    assert needs(logged_in) == [], "the first run after that mode is not due yet"
+
+
+def test_a_promotion_that_died_in_the_middle_leaves_a_deployment_that_only_stages(
+    logged_in: TestClient, page: PageHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page.home.of_generation(2).open()
+    monkeypatch.setenv("TIDEMARK_GENERATION", "2")
+    (need,) = ask(logged_in, "overview")["needs"]
+    assert (need["what"], need["name"], need["since_ms"]) == ("read-only", "deployment 2", None)
+    assert need["hint"] == "run `promote_deployment` again in deployment 2"
+
+
+def test_a_sink_whose_last_run_left_much_is_late(logged_in: TestClient, page: PageHome) -> None:
+    page.carry_planes()
+    page.record("sink", days_ago=1, copies=CollectionReport(outcome=Outcome.CARRIED, details={"lag_ms": 2 * 3_600_000}))
+    (need,) = ask(logged_in, "overview")["needs"]
+    assert (need["what"], need["name"], need["since_ms"]) == ("late", "copies", page.now_ms - DAY_MS - 2 * 3_600_000)
+    assert need["why"] == "what it had not carried at the end of its last run, 24 h ago, had waited for 2 h"
+    assert need["hint"] == "run `run_sinks` now, or more often if it stays late"
 
 
 def test_collection_tells_what_it_is_and_who_reads_it(logged_in: TestClient, page: PageHome) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tidemark.catalog.deployment.modes import look_at_mode
-from tidemark.collections.declarations.collection import Declaration, Kind
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import CatalogObject, StatusKind
 from tidemark.errors import UnknownObject
 from tidemark.frontier import frontier_json
@@ -22,17 +22,12 @@ from tidemark.orchestration.status_page.contents import (
 from tidemark.orchestration.status_page.history import DAYS
 from tidemark.orchestration.status_page.lineage import neighbours, show_lineage
 from tidemark.orchestration.status_page.observed import Observed, Observer
-from tidemark.orchestration.status_page.overview import holds_of, row_of
+from tidemark.orchestration.status_page.overview import dags_of, holds_of, row_of
 from tidemark.orchestration.status_page.staged import staged_in
 from tidemark.report import plain
 
 # What is said of a collection in a table of its own is left out of its declaration.
 _SHOWN_APART = frozenset({"name", "kind", "guards", "schema"})
-_DAGS = {  # that run an object, the one that does most of its work first
-    StatusKind.COLLECTION: ("reconcile_collections", "maintain_collections"),
-    StatusKind.INGESTION: ("ingest_write_buffer", "buffer_lifecycle", "maintain_collections"),
-    StatusKind.SINK: ("run_sinks",),
-}
 
 
 def find_object(seen: Observed, name: str) -> CatalogObject:
@@ -67,7 +62,7 @@ def show_collection(observer: Observer, name: str, reports: Mapping[str, Any], *
         "runs": seen.history.runs((name, known.id)),
         "reports": list(_results_of(name, reports)),
         "lineage": neighbours(lineage_of(observer, seen), name),
-        "dags": list(_dags_of(known, declaration)),
+        "dags": dags_of(known, declaration),
     }
     if not isinstance(state, ShardSummary):
         return shown
@@ -119,12 +114,3 @@ def _partitions_of(declaration: Declaration | None, state: ShardSummary) -> Iter
     found = Partitions.parse(state.properties, rules.column, rules.unit).state.partitions
     for name, each in sorted(found.items()):
         yield {"partition": name, "rows": each.rows, "late_rows": each.late_rows, "closed": each.is_closed}
-
-
-def _dags_of(known: CatalogObject, declaration: Declaration | None) -> Iterable[str]:
-    if known.kind is StatusKind.COLLECTION and declaration is not None and declaration.kind is Kind.APPEND_ONLY:
-        yield from ("append_batches", "flush_staged_batches", "maintain_collections")
-    else:
-        yield from _DAGS[known.kind]
-    if declaration is not None and declaration.every_ms is not None:
-        yield "run_storage_workers"

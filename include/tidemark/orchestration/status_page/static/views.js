@@ -7,7 +7,7 @@ const DAY_MS = 86_400_000;
 const TONES = { running: "good", starting: "good", stalled: "bad", suspended: "bad", paused: "warn", dropped: "muted" };
 const WHAT = {
   catalog: ["catalog", "bad"], damaged: ["damaged", "bad"], failed: ["failed", "bad"], suspended: ["suspended", "bad"],
-  late: ["late", "warn"], buffer: ["buffer", "bad"], hold: ["overdue hold", "warn"], stale: ["stale corrections", "warn"],
+  "read-only": ["read-only", "warn"], late: ["late", "warn"], buffer: ["buffer", "bad"], hold: ["overdue hold", "warn"], stale: ["stale corrections", "warn"],
   paused: ["paused", "warn"],
 };
 const RUNS = 20;
@@ -60,7 +60,7 @@ function collection({ data, more, params, now }) {
     el("h1", {}, `${data.kind} ${data.name}`),
     facts([
       ["status", [status(data), data.since_ms ? [" since ", time(data.since_ms, now)] : ""]],
-      ["why", data.reason], ["what to do", data.hint],
+      ["why", data.reason], ["what to do", data.hint ?? data.late_hint],
       ["late since", data.late_since_ms ? [time(data.late_since_ms, now), `: ${data.late_why}`] : null],
       ["tried again at", data.retry_at_ms ? time(data.retry_at_ms, now) : null],
       ["rows", number(data.rows)], ["upper", upper(data.upper, now)], ["history since", time(data.since, now)],
