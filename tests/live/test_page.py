@@ -18,6 +18,8 @@ from playwright.sync_api import expect
 
 from tests.conftest import settings_in
 from tests.support.page_home import DAY_MS, PageHome
+from tidemark.catalog.opening.opening import Direction
+from tidemark.catalog.opening.protocol import FENCE_STASH
 from tidemark.clock import SystemClock
 from tidemark.collections.deployment import Mode
 from tidemark.interval import time_text
@@ -224,6 +226,29 @@ def test_may_i_promote(browser: Browser, home: PageHome, page: Page) -> None:
         answer = beside.inner_text(".answer")
         assert answer == "Not yet: 5 of 7 objects are not caught up."
         assert "no run of this deployment has looked at it yet" in beside.inner_text("tr:has-text('planes')")
+
+
+def test_each_answer_to_that(browser: Browser, tmp_path: Path) -> None:
+    page = PageHome(settings_in(tmp_path / "home"), now_ms=SystemClock().now_ms())
+    page.stand_by()
+
+    def answer(generation: int) -> str:
+        address = served(page, TIDEMARK_GENERATION=str(generation))
+        with address as url, opened(browser, f"{url}#/deployments") as shown:
+            return shown.inner_text("main")
+
+    leading, newer = answer(1), answer(2)
+    assert "2\tstands by\tread-only" in leading
+    assert "Yes: this deployment (2) is ready to take over from 1." in newer
+    assert "→ run promote_deployment, or tidemark deployment promote" in newer
+    page.home.die_after(Direction.MIGRATE, FENCE_STASH)
+    opening = answer(2)
+    assert "Nobody can tell now" in opening
+    assert "the catalog's stash is being opened at epoch" in opening
+    assert "run `tidemark catalog open`" in opening
+    page.home.of_generation(2).open()
+    assert "A promotion of this deployment (2) is under way, or died: run it again." in answer(2)
+    assert "No: deployment 2 leads, and has replaced this one (1) for good." in answer(1)
 
 
 def test_what_is_staged_and_for_how_long(page: Page) -> None:

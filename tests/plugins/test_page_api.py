@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.damage import damage_metadata
 from tests.support.page_home import DAY_MS, PageHome, corrected
+from tidemark.catalog.opening.opening import Direction
+from tidemark.catalog.opening.protocol import FENCE_STASH
 from tidemark.clock import SystemClock
 from tidemark.collections.deployment import Mode
 from tidemark.errors import Unreachable
@@ -245,6 +247,43 @@ def test_deployments_say_whether_this_one_may_be_promoted(
     shown = ask(logged_in, "deployments")
     assert (shown["generation"], shown["leader"], shown["ready"]) == (2, 1, False)
     assert {each["why"] for each in shown["objects"]} == {"no run of this deployment has looked at it yet"}
+    page.stand_by()
+    ready = ask(logged_in, "deployments")
+    assert (ready["state"], ready["ready"]) == ("ready-to-promote", True)
+    assert [(each["name"], each["state"]) for each in ready["objects"]] == [
+        ("flights", "caught up"),
+        ("planes", "caught up"),
+    ]
+
+
+def test_deployments_that_stand_by_are_listed_with_their_last_run(logged_in: TestClient, page: PageHome) -> None:
+    assert ask(logged_in, "deployments")["standing_by"] == []
+    at_ms = page.stand_by()
+    shown = ask(logged_in, "deployments")
+    assert shown["standing_by"] == [{"generation": 2, "last_run_ms": at_ms}]
+    assert [each["generation"] for each in shown["deployments"]] == [1], "which the catalog knows"
+
+
+def test_a_promotion_in_the_middle_is_told_to_both_deployments(
+    logged_in: TestClient, page: PageHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page.home.of_generation(2).open()
+    replaced = ask(logged_in, "deployments")
+    assert (replaced["state"], replaced["leader"], replaced["ready"]) == ("deposed", 2, False)
+    monkeypatch.setenv("TIDEMARK_GENERATION", "2")
+    shown = ask(logged_in, "deployments")
+    assert (shown["state"], shown["leader"], shown["obstacle"]) == ("promoting", 2, None)
+
+
+def test_while_the_catalog_is_opened_nobody_can_tell_who_may_be_promoted(
+    logged_in: TestClient, page: PageHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page.home.die_after(Direction.MIGRATE, FENCE_STASH)
+    monkeypatch.setenv("TIDEMARK_GENERATION", "2")
+    shown = ask(logged_in, "deployments")
+    assert (shown["state"], shown["leader"], shown["ready"]) == (None, 1, False)
+    assert shown["obstacle"]["kind"] == "NotLed"
+    assert "tidemark catalog open" in shown["obstacle"]["hint"]
 
 
 def test_lineage_has_all_nodes_and_edges(logged_in: TestClient, page: PageHome) -> None:

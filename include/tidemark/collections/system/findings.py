@@ -35,6 +35,7 @@ _PUT = (
     "ON CONFLICT (generation, object) DO UPDATE SET value = excluded.value"
 )
 _READ = "SELECT object, value FROM tidemark_findings WHERE generation = {0}"
+_READ_NEWER = "SELECT generation, value FROM tidemark_findings WHERE generation > {0}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +88,19 @@ def read_findings(settings: Settings) -> Mapping[str, Finding]:
     with closing(_statements(settings)) as statements:
         rows = statements.query(_READ, settings.generation)
     return {name: Finding(**json.loads(value)) for name, value in rows}
+
+
+def list_standing_by(settings: Settings, *, leader: int) -> Mapping[int, int]:
+    """Return the deployments newer than the leading one that have run, each with the time of its last run in ms.
+
+    Raises ``Unreachable``.
+    """
+    with closing(_statements(settings)) as statements:
+        rows = statements.query(_READ_NEWER, leader)
+    found: dict[int, int] = {}
+    for generation, value in rows:
+        found[generation] = max(found.get(generation, 0), json.loads(value)["found_ms"])
+    return dict(sorted(found.items()))
 
 
 def _find(

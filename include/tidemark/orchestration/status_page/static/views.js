@@ -241,15 +241,20 @@ function deployments({ data, now }) {
     "promoting": `A promotion of this deployment (${data.generation}) is under way, or died: run it again.`,
     "ready-to-promote": `Yes: this deployment (${data.generation}) is ready to take over from ${data.leader}.`,
   };
-  const answer = answers[data.state] ?? `Not yet: ${behind.length} of ${data.objects.length} objects are not caught up.`;
+  const { obstacle } = data;
+  const undecided = obstacle ? "Nobody can tell now: the catalog cannot be read." : `Not yet: ${behind.length} of ${data.objects.length} objects are not caught up.`;
+  const answer = answers[data.state] ?? undecided;
+  const newer = data.standing_by.map((each) => [each.generation, "stands by", "read-only", "", "", ["last run ", time(each.last_run_ms, now)]]);
   return [
     el("h1", {}, "Deployments"),
     section("May I promote?", el("p", { class: "answer" }, answer),
+      obstacle && !answers[data.state] ? [el("p", { class: "error" }, obstacle.message), obstacle.hint ? el("p", {}, `→ ${obstacle.hint}`) : ""] : "",
       data.state === "ready-to-promote" ? el("p", {}, "→ run ", airflowLink("dags/promote_deployment", "promote_deployment"), ", or tidemark deployment promote") : "",
       data.objects.length ? table("Objects of this deployment", ["object", "kind", "state", "lag", "staged", "stale", "why", "what to do"], [...behind, ...data.objects.filter((each) => !behind.includes(each))].map((each) => [
         objectLink(each.name), each.kind, badge(each.state, each.state === "catching up" ? "warn" : "good"), duration(each.lag_ms), number(each.staged), number(each.stale), each.why, each.hint])) : ""),
-    section("All deployments", table("All deployments", ["deployment", "state", "mode", "since", "who", "why"], data.deployments.map((each) => [
-      each.generation, each.state, each.mode, time(each.since_ms, now), each.who, each.why]), { nothing: "The mode was never switched." })),
+    section("All deployments", table("All deployments", ["deployment", "state", "mode", "since", "who", "why"], [...data.deployments.map((each) => [
+      each.generation, each.state, each.mode, time(each.since_ms, now), each.who, each.why]), ...newer],
+    { nothing: obstacle ? "They cannot be read now." : "The mode was never switched." })),
   ];
 }
 
