@@ -179,6 +179,21 @@ def test_a_refused_run_shows_the_rows_that_were_refused(logged_in: TestClient, p
     assert report["error"]["sample"] == [{"id": 7, "name": "<b>AA 7</b>"}]
 
 
+def test_a_failed_run_is_over_once_a_later_one_has_carried_rows(logged_in: TestClient, page: PageHome) -> None:
+    page.refuse_flights()
+    refused = page.settings.reports / "reconcile_collections.json"
+    compacted = refused.with_name("maintain_collections.json")
+    compacted.write_text(refused.read_text().replace('"reconcile"', '"maintain"'))
+
+    def over() -> dict[str, bool]:
+        reports = ask(logged_in, "collections/flights")["reports"]
+        return {report["dag_id"]: report["is_over"] for report in reports}
+
+    assert over() == {"maintain_collections": False, "reconcile_collections": False}
+    page.record("flush", days_ago=-0.1, flights=corrected(1))
+    assert over() == {"maintain_collections": False, "reconcile_collections": True}, "a flush compacts nothing"
+
+
 def test_links_lead_to_the_tasks_that_changed_a_collection(logged_in: TestClient, page: PageHome) -> None:
     scheduled, manual = ask(logged_in, "collections/planes/tasks")["tasks"]
     run = "dags/reconcile_collections/runs/scheduled__2026-01-01T00%3A00%3A00%2B00%3A00"

@@ -8,6 +8,7 @@ from typing import Any
 from tidemark.catalog.deployment.modes import look_at_mode
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import CatalogObject, StatusKind
+from tidemark.collections.system.rules import CARRYING
 from tidemark.errors import UnknownObject
 from tidemark.frontier import frontier_json
 from tidemark.iceberg.shard.state import ShardKind
@@ -49,8 +50,9 @@ def show_collection(observer: Observer, name: str, reports: Mapping[str, Any], *
     state = seen.states.get(name)
     declaration, sink = seen.contents.applied.declarations.get(name), seen.contents.applied.sinks.get(name)
     declared = declaration.to_json() if declaration else sink.declaration.to_json() if sink else {}
+    row = row_of(name, known, seen, now_ms=now_ms)
     shown = {
-        **row_of(name, known, seen, now_ms=now_ms),
+        **row,
         "days": DAYS,
         "key": list(declaration.key) if declaration else [],
         "guards": plain(declared.get("guards", {})) | plain(declared.get("expect") or {}),
@@ -60,7 +62,7 @@ def show_collection(observer: Observer, name: str, reports: Mapping[str, Any], *
             if field not in _SHOWN_APART and value not in ([], {}, "")
         },
         "runs": seen.history.runs((name, known.id)),
-        "reports": list(_results_of(name, reports)),
+        "reports": list(_results_of(name, reports, row["last_good_run_ms"] or 0)),
         "lineage": neighbours(lineage_of(observer, seen), name),
         "dags": dags_of(known, declaration),
     }
@@ -99,12 +101,18 @@ def show_corrections(observer: Observer, name: str) -> dict[str, Any]:
     return {"corrections": found}
 
 
-def _results_of(name: str, reports: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Yield what the last report of each DAG says of the object."""
+def _results_of(name: str, reports: Mapping[str, Any], last_good_ms: int) -> Iterable[dict[str, Any]]:
+    """Yield what the last report of each DAG says of the object.
+
+    A failure to carry rows ``is_over`` once a later run, of whatever DAG, has carried them.
+    """
     for dag_id, report in reports.items():
         if (result := report.get("collections", {}).get(name)) is not None:
             facts = ("outcome", "inserted", "retracted", "strategy", "error")
-            yield {"dag_id": dag_id, "finished_ms": report.get("finished_at"), **{f: result.get(f) for f in facts}}
+            finished_ms = report.get("finished_at")
+            is_over = report.get("operation") in CARRYING and (finished_ms or 0) <= last_good_ms
+            shown = {"dag_id": dag_id, "finished_ms": finished_ms, "is_over": is_over}
+            yield shown | {fact: result.get(fact) for fact in facts}
 
 
 def _partitions_of(declaration: Declaration | None, state: ShardSummary) -> Iterable[dict[str, Any]]:

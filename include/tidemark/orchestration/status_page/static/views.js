@@ -69,7 +69,7 @@ function collection({ data, more, params, now }) {
       ["key", data.key.join(", ")],
       ["in Airflow", data.dags.map((dag, index) => [index ? ", " : "", airflowLink(`dags/${dag}`, dag)])],
     ]),
-    data.reports.filter(({ error }) => error).map((report) => refusal(report, now)),
+    data.reports.filter(({ error, is_over: isOver }) => error && !isOver).map((report) => refusal(report, now)),
     changes ? section("What changed last", corrections(changes, now)) : "",
     contents ? section("Contents", contentsForm(data, params), contentsTable(contents)) : "",
     section("Over time",
@@ -94,7 +94,7 @@ function collection({ data, more, params, now }) {
 
 function refusal({ dag_id: dag, error, outcome, finished_ms: finished }, now) {
   const columns = [...new Set((error.sample ?? []).flatMap(Object.keys))];
-  return section(`Why it was ${outcome}`,
+  return el("section", { "data-key": `report-${dag}` }, el("h2", {}, `Why it was ${outcome}`),
     el("p", { class: "error" }, `${error.kind}: ${error.message}`),
     error.hint ? el("p", {}, `→ ${error.hint}`) : "",
     columns.length ? table("Rows that were refused", columns, error.sample.map((row) => columns.map((column) => valueText(row[column])))) : "",
