@@ -5,6 +5,7 @@ The application is served alone, to one who is logged in; the last test goes thr
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import threading
@@ -18,6 +19,9 @@ from playwright.sync_api import expect
 
 from tests.conftest import settings_in
 from tests.support.page_home import DAY_MS, PageHome
+from tidemark.atomic_files import write_whole
+from tidemark.catalog.opening.opening import Direction
+from tidemark.catalog.opening.protocol import FENCE_STASH
 from tidemark.clock import SystemClock
 from tidemark.collections.deployment import Mode
 from tidemark.interval import time_text
@@ -25,10 +29,11 @@ from tidemark.settings import PROJECT_ROOT
 from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from playwright.sync_api import Browser, ConsoleMessage, Page, Response
+    from sqlalchemy.orm import Session
 
     from tools.local_airflow.client import AirflowClient
     from tools.local_airflow.standalone import Standalone
@@ -68,6 +73,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> PageHome:
     page.change_planes()
     page.refuse_flights()
     page.stage_weather()
+    page.home.switch(Mode.READ_WRITE)  # a read-only deployment records no run, and so nothing is late
     return page
 
 
@@ -131,8 +137,12 @@ def theme(request: pytest.FixtureRequest) -> Any:
 
 
 @contextmanager
-def opened(browser: Browser, address: str, theme: Any = "light", height: int = 900) -> Iterator[Page]:
-    """A page of a browser of its own; anything that the console complains about fails the test."""
+def opened(
+    browser: Browser, address: str, theme: Any = "light", height: int = 900, expected: Collection[int] = ()
+) -> Iterator[Page]:
+    """A page of a browser of its own; what the console complains about fails the test, and so does an answer of 400
+    or more that is not ``expected``.
+    """
     context = browser.new_context(color_scheme=theme, viewport={"width": 1280, "height": height})
     context.set_default_timeout(WAIT_MS)
     page = context.new_page()
@@ -142,8 +152,8 @@ def opened(browser: Browser, address: str, theme: Any = "light", height: int = 9
         if message.type in {"error", "warning"} and not message.text.startswith("Failed to load resource"):
             complaints.append(message.text)
 
-    def see(answer: Response) -> None:  # an unknown name, or a time without contents, is an answer
-        if answer.status >= 400 and "/api/v1/collections/" not in answer.url:
+    def see(answer: Response) -> None:
+        if answer.status >= 400 and answer.status not in expected:
             complaints.append(f"{answer.status} {answer.url}")
 
     page.on("console", hear)
@@ -184,6 +194,18 @@ def test_which_collection_is_late_and_since_when(page: Page, home: PageHome) -> 
     assert "no run for 5 d; usually there is one every 24 h" in line
 
 
+def test_why_nothing_is_published_and_what_ends_that(page: Page, home: PageHome) -> None:
+    home.home.switch(Mode.READ_ONLY)
+    try:
+        page.wait_for_selector("tr:has-text('deployment 1')", timeout=WAIT_MS)
+        line = need(page, "read-only")
+        assert "tests made it read-only: a test" in line
+        assert "tidemark mode read-write" in line
+        assert page.locator("tr:has-text('airports') .badge:text-is('late')").count() == 0, "no run is recorded"
+    finally:
+        home.home.switch(Mode.READ_WRITE)
+
+
 def test_what_changed_in_planes_last_night(page: Page) -> None:
     shown = go(page, "#/collections/planes", "collection planes")
     assert "correct: 2 came, 1 went" in shown
@@ -213,6 +235,29 @@ def test_may_i_promote(browser: Browser, home: PageHome, page: Page) -> None:
         assert "no run of this deployment has looked at it yet" in beside.inner_text("tr:has-text('planes')")
 
 
+def test_each_answer_to_that(browser: Browser, tmp_path: Path) -> None:
+    page = PageHome(settings_in(tmp_path / "home"), now_ms=SystemClock().now_ms())
+    page.stand_by()
+
+    def answer(generation: int) -> str:
+        address = served(page, TIDEMARK_GENERATION=str(generation))
+        with address as url, opened(browser, f"{url}#/deployments") as shown:
+            return shown.inner_text("main")
+
+    leading, newer = answer(1), answer(2)
+    assert "2\tstands by\tread-only" in leading
+    assert "Yes: this deployment (2) is ready to take over from 1." in newer
+    assert "→ run promote_deployment, or tidemark deployment promote" in newer
+    page.home.die_after(Direction.MIGRATE, FENCE_STASH)
+    opening = answer(2)
+    assert "Nobody can tell now" in opening
+    assert "the catalog's stash is being opened at epoch" in opening
+    assert "run `tidemark catalog open`" in opening
+    page.home.of_generation(2).open()
+    assert "A promotion of this deployment (2) is under way, or died: run it again." in answer(2)
+    assert "No: deployment 2 leads, and has replaced this one (1) for good." in answer(1)
+
+
 def test_what_is_staged_and_for_how_long(page: Page) -> None:
     go(page, "#/staged", "Staged")
     (first, _) = page.locator("tbody tr").all_inner_texts()
@@ -232,13 +277,14 @@ def test_what_holds_history_back(page: Page) -> None:
 # -- how it is used ------------------------------------------------------------------------------------------------
 
 
-def test_names_and_texts_with_markup_are_shown_as_text(page: Page) -> None:
-    go(page, "#/collections/planes", "collection planes")
-    assert page.locator("main b").count() == 0
-    assert "<b>Concorde</b>" in page.inner_text("main")
-    shown = go(page, "#/collections/%3Cimg%20src%3Dx%3E", "<img src=x>")
-    assert "no collection or sink is named '<img src=x>'" in shown
-    assert page.locator("main img").count() == 0
+def test_names_and_texts_with_markup_are_shown_as_text(browser: Browser, address: str) -> None:
+    with opened(browser, address, expected={404}) as page:
+        go(page, "#/collections/planes", "collection planes")
+        assert page.locator("main b").count() == 0
+        assert "<b>Concorde</b>" in page.inner_text("main")
+        shown = go(page, "#/collections/%3Cimg%20src%3Dx%3E", "<img src=x>")
+        assert "no collection or sink is named '<img src=x>'" in shown
+        assert page.locator("main img").count() == 0
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -275,28 +321,76 @@ def test_a_view_is_opened_and_used_by_keyboard_alone(page: Page, home: PageHome)
     expect(page.locator("[aria-label='Contents'] tbody tr")).to_have_count(1)
 
 
-def test_contents_are_those_of_a_time(page: Page, home: PageHome) -> None:
+def test_contents_are_those_of_a_time(browser: Browser, address: str, home: PageHome) -> None:
     then = time_text((home.now_ms - 5 * DAY_MS) // 1000 * 1000).replace(" ", "T")
-    go(page, f"#/collections/planes?as_of={then}", "collection planes")
-    assert "Embraer 190" in page.inner_text("[aria-label='Contents']")
-    assert page.input_value("#as-of").startswith(then[:16])
-    page.fill("#as-of", "2099-01-01T00:00:00")
-    page.evaluate("document.querySelector('form').noValidate = true")
-    page.click("button")
-    expect(page.locator("main")).to_contain_text("are not final")
-    assert "Airbus A321" in page.inner_text("main"), "an error of the contents leaves the rest of the view"
+    with opened(browser, address, expected={400}) as page:
+        go(page, f"#/collections/planes?as_of={then}", "collection planes")
+        assert "Embraer 190" in page.inner_text("[aria-label='Contents']")
+        assert page.input_value("#as-of").startswith(then[:16])
+        page.fill("#as-of", "2099-01-01T00:00:00")
+        page.evaluate("document.querySelector('form').noValidate = true")
+        page.click("button")
+        expect(page.locator("main")).to_contain_text("are not final")
+        assert "Airbus A321" in page.inner_text("main"), "an error of the contents leaves the rest of the view"
+
+
+def test_rows_that_could_not_be_read_are_read_again(browser: Browser, address: str) -> None:
+    away = {"error": {"kind": "Unreachable", "message": "no answer", "hint": "wait"}}
+    with opened(browser, address, expected={502}) as page:
+        page.route("**/contents?*", lambda route: route.fulfill(status=502, json=away), times=1)
+        assert "no answer" in go(page, "#/collections/visits", "ingestion visits")
+        expect(page.locator("[aria-label='Contents'] tbody tr")).to_have_count(3, timeout=WAIT_MS)
+        assert "no answer" not in page.inner_text("main")
+
+
+def test_tasks_that_tell_of_a_change_after_its_commit_are_shown(browser: Browser, tmp_path: Path) -> None:
+    from airflow.api_fastapi.common.db.common import _get_session
+
+    from tests.support.airflow_events import add_event, airflow_events
+    from tidemark.orchestration.status_page.app import status_app
+
+    def with_another() -> Iterator[Session]:
+        for session in airflow_events():
+            add_event(session, "manual__later")
+            yield session
+
+    home = PageHome(settings_in(tmp_path / "home"), now_ms=SystemClock().now_ms())  # nothing holds planes there
+    with served(home) as address, opened(browser, f"{address}#/collections/planes") as page:
+        assert "manual__later" not in page.inner_text("main")
+        status_app().dependency_overrides[_get_session] = with_another
+        expect(page.locator("main")).to_contain_text("manual__later", timeout=WAIT_MS)
+
+
+def test_each_dag_that_failed_keeps_its_reason(page: Page, home: PageHome) -> None:
+    reconciled = home.settings.reports / "reconcile_collections.json"
+    maintained = reconciled.with_name("maintain_collections.json")
+
+    def fail(message: str) -> None:
+        report = json.loads(reconciled.read_text()) | {"operation": "maintain"}
+        report["collections"]["flights"]["error"]["message"] = message
+        write_whole(maintained, json.dumps(report))
+
+    fail("the first try")
+    try:
+        assert "the first try" in go(page, "#/collections/flights", "collection flights")
+        fail("the second try")
+        expect(page.locator("main")).to_contain_text("the second try", timeout=WAIT_MS)
+        assert page.locator("h2:text('Why it was refused')").count() == 2
+        assert "3 of 4 rows would go" in page.inner_text("main")
+    finally:
+        maintained.unlink()
+    expect(page.locator("main")).not_to_contain_text("the second try", timeout=WAIT_MS)
+    assert "3 of 4 rows would go" in page.inner_text("main")
 
 
 def test_it_keeps_itself_up_to_date_and_leaves_the_focus_where_it_is(page: Page, home: PageHome) -> None:
     page.focus("table:has(caption:text('All objects')) >> text=planes")
     page.evaluate("document.activeElement.marked = true")
-    home.home.switch(Mode.READ_WRITE)
     home.home.deployment.objects.pause(["airports"], why="a <b>check</b>")
     try:
         page.wait_for_selector("tr:has-text('a <b>check</b>')", timeout=WAIT_MS)
     finally:
         home.home.deployment.objects.resume(["airports"])
-        home.home.switch(Mode.READ_ONLY)
     assert page.evaluate("document.activeElement.marked"), "the same element, with the focus"
     page.wait_for_selector("tr:has-text('a <b>check</b>')", state="detached", timeout=WAIT_MS)
 

@@ -8,13 +8,16 @@ import pytest
 
 from tests.support.damage import damage_metadata
 from tests.support.page_home import DAY_MS, PageHome, corrected
+from tidemark.catalog.opening.opening import Direction
+from tidemark.catalog.opening.protocol import FENCE_STASH
 from tidemark.clock import SystemClock
+from tidemark.collections.deployment import Mode
 from tidemark.errors import Unreachable
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.shard import state_reader
 from tidemark.orchestration.status_page import observed
 from tidemark.orchestration.status_page.history import DAYS
-from tidemark.report import ErrorReport
+from tidemark.report import CollectionReport, ErrorReport, Outcome
 
 if TYPE_CHECKING:
     from fastapi.testclient import TestClient
@@ -78,7 +81,48 @@ def test_a_collection_whose_runs_stay_away_is_late(logged_in: TestClient, home: 
     late = ask(logged_in, "overview")["needs"]
     assert [(need["what"], need["name"]) for need in late] == [("late", "flights"), ("late", "planes")]
     assert late[0]["since_ms"] == now_ms - 9 * DAY_MS, "a day after the last run, as usual"
-    assert "usually there is one every 24 h" in late[0]["why"]
+    assert late[0]["why"] == "no run for 10 d; usually there is one every 24 h"
+    assert late[0]["hint"] == "see in Airflow whether `reconcile_collections` is paused, or what it waits for"
+
+
+def test_while_the_leader_is_read_only_that_is_the_one_need(logged_in: TestClient, home: Settings) -> None:
+    now_ms = SystemClock().now_ms()
+    page = PageHome(home, now_ms=now_ms - 9 * DAY_MS, days=4)
+    page.home.clock.step(3 * DAY_MS)
+    page.home.switch(Mode.READ_ONLY)
+    (need,) = ask(logged_in, "overview")["needs"]
+    assert (need["what"], need["name"], need["since_ms"]) == ("read-only", "deployment 1", page.home.clock.now_ms())
+    assert need["why"] == "tests made it read-only: a test; what runs bring is staged, and no run is recorded"
+    assert "`tidemark mode read-write` in deployment 1" in need["hint"]
+    page.home.clock.step(5 * DAY_MS)
+    page.home.switch(Mode.READ_WRITE)
+    late = ask(logged_in, "overview")["needs"]
+    assert [need["what"] for need in late] == ["late", "late"]
+    assert late[0]["since_ms"] == now_ms - 4 * DAY_MS, "a day after the switch"
+    assert late[0]["why"].startswith("no run for 5 d, since the deployment became read-write;")
+    page.home.clock.step(4 * DAY_MS)
+    page.home.switch(Mode.READ_ONLY)
+    page.home.switch(Mode.READ_WRITE)
+    assert needs(logged_in) == [], "the first run after that mode is not due yet"
+
+
+def test_a_promotion_that_died_in_the_middle_leaves_a_deployment_that_only_stages(
+    logged_in: TestClient, page: PageHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page.home.of_generation(2).open()
+    monkeypatch.setenv("TIDEMARK_GENERATION", "2")
+    (need,) = ask(logged_in, "overview")["needs"]
+    assert (need["what"], need["name"], need["since_ms"]) == ("read-only", "deployment 2", None)
+    assert need["hint"] == "run `promote_deployment` again in deployment 2"
+
+
+def test_a_sink_whose_last_run_left_much_is_late(logged_in: TestClient, page: PageHome) -> None:
+    page.carry_planes()
+    page.record("sink", days_ago=1, copies=CollectionReport(outcome=Outcome.CARRIED, details={"lag_ms": 2 * 3_600_000}))
+    (need,) = ask(logged_in, "overview")["needs"]
+    assert (need["what"], need["name"], need["since_ms"]) == ("late", "copies", page.now_ms - DAY_MS - 2 * 3_600_000)
+    assert need["why"] == "what it had not carried at the end of its last run, 24 h ago, had waited for 2 h"
+    assert need["hint"] == "run `run_sinks` now, or more often if it stays late"
 
 
 def test_collection_tells_what_it_is_and_who_reads_it(logged_in: TestClient, page: PageHome) -> None:
@@ -133,6 +177,21 @@ def test_a_refused_run_shows_the_rows_that_were_refused(logged_in: TestClient, p
         "GuardRefused",
     )
     assert report["error"]["sample"] == [{"id": 7, "name": "<b>AA 7</b>"}]
+
+
+def test_a_failed_run_is_over_once_a_later_one_has_carried_rows(logged_in: TestClient, page: PageHome) -> None:
+    page.refuse_flights()
+    refused = page.settings.reports / "reconcile_collections.json"
+    compacted = refused.with_name("maintain_collections.json")
+    compacted.write_text(refused.read_text().replace('"reconcile"', '"maintain"'))
+
+    def over() -> dict[str, bool]:
+        reports = ask(logged_in, "collections/flights")["reports"]
+        return {report["dag_id"]: report["is_over"] for report in reports}
+
+    assert over() == {"maintain_collections": False, "reconcile_collections": False}
+    page.record("flush", days_ago=-0.1, flights=corrected(1))
+    assert over() == {"maintain_collections": False, "reconcile_collections": True}, "a flush compacts nothing"
 
 
 def test_links_lead_to_the_tasks_that_changed_a_collection(logged_in: TestClient, page: PageHome) -> None:
@@ -203,6 +262,43 @@ def test_deployments_say_whether_this_one_may_be_promoted(
     shown = ask(logged_in, "deployments")
     assert (shown["generation"], shown["leader"], shown["ready"]) == (2, 1, False)
     assert {each["why"] for each in shown["objects"]} == {"no run of this deployment has looked at it yet"}
+    page.stand_by()
+    ready = ask(logged_in, "deployments")
+    assert (ready["state"], ready["ready"]) == ("ready-to-promote", True)
+    assert [(each["name"], each["state"]) for each in ready["objects"]] == [
+        ("flights", "caught up"),
+        ("planes", "caught up"),
+    ]
+
+
+def test_deployments_that_stand_by_are_listed_with_their_last_run(logged_in: TestClient, page: PageHome) -> None:
+    assert ask(logged_in, "deployments")["standing_by"] == []
+    at_ms = page.stand_by()
+    shown = ask(logged_in, "deployments")
+    assert shown["standing_by"] == [{"generation": 2, "last_run_ms": at_ms}]
+    assert [each["generation"] for each in shown["deployments"]] == [1], "which the catalog knows"
+
+
+def test_a_promotion_in_the_middle_is_told_to_both_deployments(
+    logged_in: TestClient, page: PageHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page.home.of_generation(2).open()
+    replaced = ask(logged_in, "deployments")
+    assert (replaced["state"], replaced["leader"], replaced["ready"]) == ("deposed", 2, False)
+    monkeypatch.setenv("TIDEMARK_GENERATION", "2")
+    shown = ask(logged_in, "deployments")
+    assert (shown["state"], shown["leader"], shown["obstacle"]) == ("promoting", 2, None)
+
+
+def test_while_the_catalog_is_opened_nobody_can_tell_who_may_be_promoted(
+    logged_in: TestClient, page: PageHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page.home.die_after(Direction.MIGRATE, FENCE_STASH)
+    monkeypatch.setenv("TIDEMARK_GENERATION", "2")
+    shown = ask(logged_in, "deployments")
+    assert (shown["state"], shown["leader"], shown["ready"]) == (None, 1, False)
+    assert shown["obstacle"]["kind"] == "NotLed"
+    assert "tidemark catalog open" in shown["obstacle"]["hint"]
 
 
 def test_lineage_has_all_nodes_and_edges(logged_in: TestClient, page: PageHome) -> None:
@@ -220,12 +316,35 @@ def test_lineage_has_all_nodes_and_edges(logged_in: TestClient, page: PageHome) 
         ("collections/planes/contents?as_of=tomorrow", 400, "UsageError"),
         ("collections/planes/contents?limit=1000", 400, "UsageError"),
         ("collections/planes/contents?as_of=9999999999999", 400, "NotYetAvailable"),
+        ("collection", 404, "UsageError"),
+        ("collections/planes/content", 404, "UsageError"),
     ],
 )
 def test_errors_say_what_is_wrong(logged_in: TestClient, page: PageHome, path: str, status: int, kind: str) -> None:
     answer = logged_in.get(f"{API}/{path}")
     assert (answer.status_code, answer.json()["error"]["kind"]) == (status, kind)
     assert answer.json()["error"]["message"]
+
+
+def test_what_nobody_expected_is_told_in_one_line(
+    logged_in: TestClient, page: PageHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a bug\nwith a second line")
+
+    monkeypatch.setattr(observed, "ask_catalog", fail)
+    answer = logged_in.get(f"{API}/overview")
+    error = answer.json()["error"]
+    assert (answer.status_code, error["kind"], error["message"]) == (500, "ZeroDivisionError", "a bug")
+    assert "the log of Airflow's API server" in error["hint"]
+    assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
+def test_a_stored_report_without_collections_is_left_out(logged_in: TestClient, page: PageHome) -> None:
+    page.refuse_flights()
+    (page.settings.reports / "maintain_collections.json").write_text("{}")
+    (report,) = ask(logged_in, "collections/flights")["reports"]
+    assert report["dag_id"] == "reconcile_collections"
 
 
 def test_unknown_names_come_with_near_ones(logged_in: TestClient, page: PageHome) -> None:

@@ -74,6 +74,7 @@ def test_storage_workers_are_shown_with_how_far_they_are(logged_in: TestClient, 
     assert [(each["name"], each["lag_ms"]) for each in shown["objects"]] == [("events", 90_000)]
     (need,) = logged_in.get("/api/v1/overview").json()["needs"]
     assert (need["what"], need["name"], need["why"]) == ("buffer", "events", "silence")
+    assert "`tidemark storage restart events`" in need["hint"]
 
 
 def test_last_report_is_shown(logged_in: TestClient, home: Settings) -> None:

@@ -19,15 +19,16 @@ def airflow_events() -> Iterator[Session]:
     AssetModel.metadata.create_all(engine, [AssetModel.__table__, AssetEvent.__table__])
     with Session(engine) as session:
         session.add(AssetModel(id=1, name="tidemark_planes", uri="x-tidemark://collections/planes", group="asset"))
-        for number, (run_id, map_index) in enumerate([("manual__1", -1), ("scheduled__2026-01-01T00:00:00+00:00", 3)]):
-            event = {"source_dag_id": "reconcile_collections", "source_task_id": "show_result"}
-            at = datetime(2026, 1, 1, number, tzinfo=UTC)
-            session.add(
-                AssetEvent(
-                    asset_id=1, source_run_id=run_id, source_map_index=map_index, timestamp=at, extra={}, **event
-                )
-            )
+        add_event(session, "manual__1")
+        add_event(session, "scheduled__2026-01-01T00:00:00+00:00", hour=1, map_index=3)
         session.add(AssetEvent(asset_id=1, timestamp=datetime(2026, 1, 2, tzinfo=UTC), extra={}))
         session.flush()
         yield session
     engine.dispose()
+
+
+def add_event(session: Session, run_id: str, *, hour: int = 0, map_index: int = -1) -> None:
+    """Let a task of that run tell of a change of planes."""
+    source = {"source_dag_id": "reconcile_collections", "source_run_id": run_id, "source_task_id": "show_result"}
+    at = datetime(2026, 1, 1, hour, tzinfo=UTC)
+    session.add(AssetEvent(asset_id=1, source_map_index=map_index, timestamp=at, extra={}, **source))

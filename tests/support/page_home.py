@@ -95,6 +95,17 @@ class PageHome:
         for start in (0, 10):
             append_numbers(shard, self.settings, start, start + 10)
 
+    def stand_by(self) -> int:
+        """Let deployment 2 reconcile all beside the leader, and find nothing to correct; the time of its run."""
+        beside, at_ms = self.home.of_generation(2), self.now_ms - 120_000
+        found = {
+            name: CollectionReport(outcome=Outcome.UNCHANGED, lower=self.home.upper(name))
+            for name in self.home.registry.read().declarations
+        }
+        report = Report(operation="reconcile", started_at=at_ms, finished_at=at_ms, generation=2, collections=found)
+        record_run(beside.deployment, report, clock=SteppedClock(at_ms))
+        return at_ms
+
     def publish(
         self, name: str, *, insert: Iterable[Row] = (), retract: Iterable[Row] = (), days_ago: float = 0.5
     ) -> None:

@@ -38,6 +38,7 @@ _PUT = (
 _READ = "SELECT object, value FROM tidemark_findings WHERE generation = {0}"
 _FORGET = "DELETE FROM tidemark_findings WHERE generation = {0} AND object = {0}"
 _PROMOTION = ""  # in the place of an object: its name is never empty
+_READ_NEWER = "SELECT generation, value FROM tidemark_findings WHERE generation > {0} AND object <> ''"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +127,19 @@ def _execute(settings: Settings, statement: str, *values: str) -> None:
                 f"what deployment {settings.generation} found cannot be stored: {first_line(error)}",
                 hint="check TIDEMARK_CATALOG_URI, and whether its user may make tables",
             ) from error
+
+
+def list_standing_by(settings: Settings, *, leader: int) -> Mapping[int, int]:
+    """Return the deployments newer than the leading one that have run, each with the time of its last run in ms.
+
+    Raises ``Unreachable``.
+    """
+    with closing(_statements(settings)) as statements:
+        rows = statements.query(_READ_NEWER, leader)
+    found: dict[int, int] = {}
+    for generation, value in rows:
+        found[generation] = max(found.get(generation, 0), json.loads(value)["found_ms"])
+    return dict(sorted(found.items()))
 
 
 def _find(

@@ -29,6 +29,7 @@ from tidemark.orchestration.status_page.overview import show_overview
 from tidemark.orchestration.status_page.published import show_tasks
 from tidemark.orchestration.status_page.staged import show_staged
 from tidemark.orchestration.status_page.status import last_reports, show_status
+from tidemark.secrets.redaction import first_line
 
 API: Final = "/api/v1"
 MOST_ROWS: Final = 200  # of contents, in one answer
@@ -76,6 +77,8 @@ def status_app() -> FastAPI:
         app.add_api_route(path, answer, response_model=None)
     app.add_exception_handler(TidemarkError, _explain)
     app.add_exception_handler(RequestValidationError, _explain)
+    app.add_exception_handler(_NOT_FOUND, _explain_unknown)
+    app.add_exception_handler(Exception, _explain_defect)
     return app
 
 
@@ -89,7 +92,7 @@ def _page(request: Request) -> Response:
 def _file(request: Request, path: str) -> Response:
     """Return one of the files that belong to the page, and no other."""
     if (found := _files().get(path)) is None:
-        return JSONResponse({"detail": "Not Found"}, status_code=_NOT_FOUND)
+        return _explain_unknown(request)
     return _answer(request, found, _MEDIA_TYPES[Path(path).suffix])
 
 
@@ -181,5 +184,20 @@ def _explain(_request: Any, error: Exception) -> JSONResponse:
     code = _BAD_GATEWAY if error.exit_code is ExitCode.UNREACHABLE else _SERVER_ERROR
     if isinstance(error, UsageError | AsOfBeforeSince | NotYetAvailable):
         code = _NOT_FOUND if isinstance(error, UnknownCollection) else _BAD_REQUEST
-    body = {"error": {"kind": error.kind, "message": str(error), "hint": error.hint}}
+    return _error(code, error.kind, str(error), error.hint)
+
+
+def _explain_unknown(request: Request, _error_of_route: Any = None) -> JSONResponse:
+    message, hint = f"nothing is at {request.url.path!r}", "docs/page.md lists the addresses"
+    return _error(_NOT_FOUND, UsageError.__name__, message, hint)
+
+
+def _explain_defect(_request: Any, error: Exception) -> JSONResponse:
+    """Return what nobody expected in one line; the server raises the error again, so that the log has its traceback."""
+    hint = "the log of Airflow's API server has the traceback: report it with that"
+    return _error(_SERVER_ERROR, type(error).__name__, first_line(error), hint)
+
+
+def _error(code: int, kind: str, message: str, hint: str) -> JSONResponse:
+    body = {"error": {"kind": kind, "message": message, "hint": hint}}
     return JSONResponse(body, status_code=code, headers=HEADERS)

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tidemark.catalog.deployment.modes import look_at_mode
-from tidemark.collections.declarations.collection import Declaration, Kind
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import CatalogObject, StatusKind
+from tidemark.collections.system.rules import CARRYING
 from tidemark.errors import UnknownObject
 from tidemark.frontier import frontier_json
 from tidemark.iceberg.shard.state import ShardKind
@@ -22,17 +23,12 @@ from tidemark.orchestration.status_page.contents import (
 from tidemark.orchestration.status_page.history import DAYS
 from tidemark.orchestration.status_page.lineage import neighbours, show_lineage
 from tidemark.orchestration.status_page.observed import Observed, Observer
-from tidemark.orchestration.status_page.overview import holds_of, row_of
+from tidemark.orchestration.status_page.overview import dags_of, holds_of, row_of
 from tidemark.orchestration.status_page.staged import staged_in
 from tidemark.report import plain
 
 # What is said of a collection in a table of its own is left out of its declaration.
 _SHOWN_APART = frozenset({"name", "kind", "guards", "schema"})
-_DAGS = {  # that run an object, the one that does most of its work first
-    StatusKind.COLLECTION: ("reconcile_collections", "maintain_collections"),
-    StatusKind.INGESTION: ("ingest_write_buffer", "buffer_lifecycle", "maintain_collections"),
-    StatusKind.SINK: ("run_sinks",),
-}
 
 
 def find_object(seen: Observed, name: str) -> CatalogObject:
@@ -54,8 +50,9 @@ def show_collection(observer: Observer, name: str, reports: Mapping[str, Any], *
     state = seen.states.get(name)
     declaration, sink = seen.contents.applied.declarations.get(name), seen.contents.applied.sinks.get(name)
     declared = declaration.to_json() if declaration else sink.declaration.to_json() if sink else {}
+    row = row_of(name, known, seen, now_ms=now_ms)
     shown = {
-        **row_of(name, known, seen, now_ms=now_ms),
+        **row,
         "days": DAYS,
         "key": list(declaration.key) if declaration else [],
         "guards": plain(declared.get("guards", {})) | plain(declared.get("expect") or {}),
@@ -65,9 +62,9 @@ def show_collection(observer: Observer, name: str, reports: Mapping[str, Any], *
             if field not in _SHOWN_APART and value not in ([], {}, "")
         },
         "runs": seen.history.runs((name, known.id)),
-        "reports": list(_results_of(name, reports)),
+        "reports": list(_results_of(name, reports, row["last_good_run_ms"] or 0)),
         "lineage": neighbours(lineage_of(observer, seen), name),
-        "dags": list(_dags_of(known, declaration)),
+        "dags": dags_of(known, declaration),
     }
     if not isinstance(state, ShardSummary):
         return shown
@@ -104,12 +101,18 @@ def show_corrections(observer: Observer, name: str) -> dict[str, Any]:
     return {"corrections": found}
 
 
-def _results_of(name: str, reports: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Yield what the last report of each DAG says of the object."""
+def _results_of(name: str, reports: Mapping[str, Any], last_good_ms: int) -> Iterable[dict[str, Any]]:
+    """Yield what the last report of each DAG says of the object.
+
+    A failure to carry rows ``is_over`` once a later run, of whatever DAG, has carried them.
+    """
     for dag_id, report in reports.items():
-        if (result := report["collections"].get(name)) is not None:
+        if (result := report.get("collections", {}).get(name)) is not None:
             facts = ("outcome", "inserted", "retracted", "strategy", "error")
-            yield {"dag_id": dag_id, "finished_ms": report.get("finished_at"), **{f: result.get(f) for f in facts}}
+            finished_ms = report.get("finished_at")
+            is_over = report.get("operation") in CARRYING and (finished_ms or 0) <= last_good_ms
+            shown = {"dag_id": dag_id, "finished_ms": finished_ms, "is_over": is_over}
+            yield shown | {fact: result.get(fact) for fact in facts}
 
 
 def _partitions_of(declaration: Declaration | None, state: ShardSummary) -> Iterable[dict[str, Any]]:
@@ -119,12 +122,3 @@ def _partitions_of(declaration: Declaration | None, state: ShardSummary) -> Iter
     found = Partitions.parse(state.properties, rules.column, rules.unit).state.partitions
     for name, each in sorted(found.items()):
         yield {"partition": name, "rows": each.rows, "late_rows": each.late_rows, "closed": each.is_closed}
-
-
-def _dags_of(known: CatalogObject, declaration: Declaration | None) -> Iterable[str]:
-    if known.kind is StatusKind.COLLECTION and declaration is not None and declaration.kind is Kind.APPEND_ONLY:
-        yield from ("append_batches", "flush_staged_batches", "maintain_collections")
-    else:
-        yield from _DAGS[known.kind]
-    if declaration is not None and declaration.every_ms is not None:
-        yield "run_storage_workers"

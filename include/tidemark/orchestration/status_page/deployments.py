@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from tidemark.catalog.deployment.modes import look_at_mode
-from tidemark.collections.system.findings import read_findings, read_promotion
+from tidemark.collections.system.findings import list_standing_by, read_findings, read_promotion
 from tidemark.deployment.caught_up import find_state
-from tidemark.deployment.readiness import Look, read_readiness
+from tidemark.deployment.readiness import Look
 from tidemark.orchestration.status_page.observed import Observer
 
 
 def show_deployments(observer: Observer, *, now_ms: int) -> dict[str, Any]:
-    """Return who leads, how far this deployment is, and of each object why it is not caught up yet."""
+    """Return who leads, how far this deployment is, and of each object why it is not caught up yet.
+
+    While the catalog is opened or moved, or cannot be read, ``obstacle`` says so, and ``state`` is None if only the
+    catalog could tell it.
+    """
     seen, stored, own = observer.look(), look_at_mode(observer.catalog.ends), observer.settings.generation
+    contents = seen.contents
     shown: dict[str, Any] = {
         "generation": own,
         "leader": stored.generation,
@@ -23,28 +28,31 @@ def show_deployments(observer: Observer, *, now_ms: int) -> dict[str, Any]:
         "why": stored.why,
         "deployments": [
             {"generation": key.generation, **value.model_dump(mode="json", exclude={"version"})}
-            for key, value in seen.contents.deployments
+            for key, value in contents.deployments
         ],
+        "standing_by": [
+            {"generation": generation, "last_run_ms": last_run_ms}
+            for generation, last_run_ms in list_standing_by(observer.settings, leader=stored.generation).items()
+        ],
+        "obstacle": contents.obstacle.to_json() if contents.obstacle else None,
         "ready": False,
         "objects": [],
     }
     if stored.generation >= own:  # it leads, or is about to, or did so once: no object is judged
         is_promoting = read_promotion(observer.settings) is not None
         return shown | {"state": find_state(stored, own, (), has_run=True, is_promoting=is_promoting).value}
-    contents = seen.contents
-    if contents.obstacle is not None:  # the catalog is moved, or cannot be read: that error says why
-        found = read_readiness(observer.deployment, clock=observer.clock)
-    else:
-        look = Look(
-            generation=own,
-            stored=stored,
-            applied=contents.applied,
-            objects=contents.objects,
-            states=seen.states,
-            findings=read_findings(observer.settings),
-            is_promoting=False,  # then the open has not begun
-            standings=contents.standings,
-        )
-        found = look.judge(now_ms=now_ms)
+    if contents.obstacle is not None:
+        return shown | {"state": None}
+    look = Look(
+        generation=own,
+        stored=stored,
+        applied=contents.applied,
+        objects=contents.objects,
+        states=seen.states,
+        findings=read_findings(observer.settings),
+        is_promoting=False,  # then the open has not begun
+        standings=contents.standings,
+    )
+    found = look.judge(now_ms=now_ms)
     told = found.to_json()
     return shown | {"state": told["state"], "ready": found.is_ready, "objects": told["objects"]}

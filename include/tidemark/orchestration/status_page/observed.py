@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.deployment.membership import Membership
+from tidemark.catalog.deployment.modes import look_at_mode
 from tidemark.catalog.items.kinds import (
     AUDIT_EVENT,
     DEPLOYMENT,
@@ -30,7 +31,7 @@ from tidemark.catalog.items.transaction import Transaction
 from tidemark.catalog.opening.catalog import Catalog
 from tidemark.catalog.persist.records import SHARD
 from tidemark.clock import Clock, SystemClock
-from tidemark.collections.deployment import Applied, CatalogObject, Deployment
+from tidemark.collections.deployment import Applied, CatalogObject, Deployment, StoredMode
 from tidemark.collections.objects.standing import Standing
 from tidemark.collections.system.declarations import KEPT_STATUSES, STATISTICS, STATUS
 from tidemark.collections.system.tables import read_newest
@@ -73,6 +74,7 @@ class Contents:
     sink_holds: Mapping[tuple[str, str], int] = field(default_factory=dict)  # as of ``read_sink_holds``
     audit: Sequence[tuple[NumberedKey, AuditEventValue]] = ()  # the newest events, the newest first
     deployments: Sequence[tuple[DeploymentKey, DeploymentValue]] = ()
+    mode: StoredMode | None = None  # of the deployment that leads
     obstacle: ErrorReport | None = None
 
 
@@ -85,7 +87,6 @@ class Observed:
     statuses: Mapping[Key, Sequence[Mapping[str, Any]]]
     history: History
     contents_version: object  # differs after every change of the contents
-    version: object  # differs after every change of anything
 
 
 class Observer:
@@ -126,7 +127,6 @@ class Observer:
                 statuses=self._statuses,
                 history=self._history,
                 contents_version=self._contents_version,
-                version=(self._contents_version, tuple(locations.values())),
             )
 
     def head(self, name: str) -> ShardHead:
@@ -223,6 +223,7 @@ class Observer:
             sink_holds={(sink.collection, sink.hold): sink.warn_after_ms for sink in sinks},
             audit=audit,
             deployments=deployments,
+            mode=look_at_mode(self.catalog.ends),
         )
 
 

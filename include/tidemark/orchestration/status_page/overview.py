@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from tidemark.collections.deployment import CatalogObject, StatusKind
+from tidemark.collections.declarations.collection import Declaration, Kind
+from tidemark.collections.deployment import CatalogObject, Mode, StatusKind
 from tidemark.collections.holds import list_holds
 from tidemark.collections.system.rules import Status, resting
 from tidemark.collections.system.status_table import ObjectStatus
@@ -15,15 +16,29 @@ from tidemark.errors import CorruptState
 from tidemark.frontier import frontier_json
 from tidemark.iceberg.shard.state_reader import ShardSummary
 from tidemark.interval import duration_text, milliseconds
-from tidemark.orchestration.status_page.history import DAYS, Summary
+from tidemark.orchestration.status_page.history import DAYS
 from tidemark.orchestration.status_page.observed import Contents, Observed
 
 LATE_MS: Final = 15 * 60_000  # what waits longer is late; and a run that is overdue by less is not
 LATE_GAPS: Final = 3  # an object is late once so many of its usual gaps between two runs have passed without one
 # What needs a person, the most urgent first; the order in which the page tells it.
-URGENCY: Final = ("catalog", "damaged", "failed", "suspended", "late", "buffer", "hold", "stale", "paused")
+URGENCY: Final = ("catalog", "damaged", "failed", "suspended", "read-only", "late", "buffer", "hold", "stale", "paused")
 _STATUS: Final = tuple(field.name for field in fields(ObjectStatus))
 _RESTING: Final = {Status.STALLED: "failed", Status.SUSPENDED: "suspended", Status.PAUSED: "paused"}
+_DAGS = {  # that run an object, the one that does most of its work first
+    StatusKind.COLLECTION: ("reconcile_collections", "maintain_collections"),
+    StatusKind.INGESTION: ("ingest_write_buffer", "buffer_lifecycle", "maintain_collections"),
+    StatusKind.SINK: ("run_sinks",),
+}
+_PACED = "run_storage_workers"
+
+
+class Lateness(NamedTuple):
+    """Since when an object is late, why it is, and what to do about that."""
+
+    since_ms: int
+    why: str
+    hint: str
 
 
 def show_overview(seen: Observed, storage: Mapping[str, Any], *, generation: int, now_ms: int) -> dict[str, Any]:
@@ -32,10 +47,14 @@ def show_overview(seen: Observed, storage: Mapping[str, Any], *, generation: int
     ``storage`` is the view of storage workers, with what they run.
     """
     objects = list_objects(seen, now_ms=now_ms)
-    needs = sorted(
-        [*_of_objects(objects), *_of_contents(seen.contents), *_of_storage(storage), *_of_holds(seen, now_ms=now_ms)],
-        key=lambda need: (URGENCY.index(need["what"]), need["name"]),
-    )
+    found = [
+        *_of_objects(objects),
+        *_of_contents(seen.contents),
+        *_of_mode(seen.contents),
+        *_of_storage(storage),
+        *_of_holds(seen, now_ms=now_ms),
+    ]
+    needs = sorted(found, key=lambda need: (URGENCY.index(need["what"]), need["name"]))
     return {"generation": generation, "days": DAYS, "needs": needs, "objects": objects}
 
 
@@ -89,7 +108,7 @@ def row_of(name: str, known: CatalogObject, seen: Observed, *, now_ms: int) -> d
     status, state = status_of(name, known, seen), seen.states.get(name)
     summary = state if isinstance(state, ShardSummary) else None
     measured = seen.history.summaries.get((name, known.id))
-    late = _lateness(status, measured, now_ms=now_ms)
+    late = _lateness(status, known, seen, now_ms=now_ms)
     return {
         **{field: getattr(status, field) for field in _STATUS},  # ten times as fast as `to_json`
         "layout": None if summary is None else summary.state.layout.value,
@@ -97,24 +116,42 @@ def row_of(name: str, known: CatalogObject, seen: Observed, *, now_ms: int) -> d
         "staged": 0 if summary is None else len(summary.staged),
         "stale": 0 if summary is None else len(summary.stale),
         "last_good_run_ms": None if measured is None else measured.last_good_ms,
-        "late_since_ms": late[0] if late else None,
-        "late_why": late[1] if late else None,
+        "late_since_ms": late.since_ms if late else None,
+        "late_why": late.why if late else None,
+        "late_hint": late.hint if late else None,
         "rows_by_day": [] if measured is None else measured.rows_of_days(now_ms),
     }
 
 
-def _lateness(status: ObjectStatus, measured: Summary | None, *, now_ms: int) -> tuple[int, str] | None:
-    """Return since when an object that runs is late, and why it is; None if it is not, or nobody can tell."""
-    if measured is None or status.status != Status.RUNNING:
+def _lateness(status: ObjectStatus, known: CatalogObject, seen: Observed, *, now_ms: int) -> Lateness | None:
+    """Return how an object that runs is late; None if it is not, or nobody can tell."""
+    measured, mode = seen.history.summaries.get((status.name, known.id)), seen.contents.mode
+    if measured is None or mode is None or status.status != Status.RUNNING:
         return None
+    dags = dags_of(known, seen.contents.applied.declarations.get(status.name))
+    dag = _PACED if _PACED in dags else dags[0]
     if (measured.lag_ms or 0) > LATE_MS:
-        waiting = duration_text(measured.lag_ms or 0)
-        return measured.last_ms - (measured.lag_ms or 0), f"what it had not carried had waited for {waiting}"
-    gap_ms = measured.usual_gap_ms
-    if gap_ms is None or now_ms - measured.last_ms <= max(LATE_GAPS * gap_ms, LATE_MS):
+        waiting, ago = duration_text(measured.lag_ms or 0), duration_text(now_ms - measured.last_ms)
+        why = f"what it had not carried at the end of its last run, {ago} ago, had waited for {waiting}"
+        return Lateness(
+            measured.last_ms - (measured.lag_ms or 0), why, f"run `{dag}` now, or more often if it stays late"
+        )
+    # A read-only deployment records no run: there is no gap to measure, and after that mode it begins at the switch.
+    heard_ms, gap_ms = max(measured.last_ms, mode.since_ms), measured.usual_gap_ms
+    if mode.mode is Mode.READ_ONLY or gap_ms is None or now_ms - heard_ms <= max(LATE_GAPS * gap_ms, LATE_MS):
         return None
-    silent = duration_text(now_ms - measured.last_ms)
-    return measured.last_ms + gap_ms, f"no run for {silent}; usually there is one every {duration_text(gap_ms)}"
+    silent = duration_text(now_ms - heard_ms)
+    since = ", since the deployment became read-write" if heard_ms > measured.last_ms else ""
+    why = f"no run for {silent}{since}; usually there is one every {duration_text(gap_ms)}"
+    return Lateness(heard_ms + gap_ms, why, f"see in Airflow whether `{dag}` is paused, or what it waits for")
+
+
+def dags_of(known: CatalogObject, declaration: Declaration | None) -> list[str]:
+    """Return the DAGs that run an object, the one that does most of its work first."""
+    dags = _DAGS[known.kind]
+    if known.kind is StatusKind.COLLECTION and declaration is not None and declaration.kind is Kind.APPEND_ONLY:
+        dags = ("append_batches", "flush_staged_batches", "maintain_collections")
+    return [*dags, *([_PACED] if declaration is not None and declaration.every_ms is not None else ())]
 
 
 def _of_objects(objects: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Any]]:
@@ -127,7 +164,14 @@ def _of_objects(objects: Iterable[Mapping[str, Any]]) -> Iterable[dict[str, Any]
                 _RESTING[Status(each["status"])], each["name"], each["reason"], view=view, since_ms=since_ms, hint=hint
             )
         elif each["late_why"] is not None:
-            yield _need("late", each["name"], each["late_why"], view=view, since_ms=each["late_since_ms"])
+            yield _need(
+                "late",
+                each["name"],
+                each["late_why"],
+                view=view,
+                since_ms=each["late_since_ms"],
+                hint=each["late_hint"],
+            )
         if each["stale"]:
             why = f"{each['stale']} staged corrections are of contents that have changed since"
             yield _need("stale", each["name"], why, view="staged", hint="the next flush reconciles them")
@@ -138,10 +182,28 @@ def _of_contents(contents: Contents) -> Iterable[dict[str, Any]]:
         yield _need("catalog", "the catalog", obstacle.message, view="catalog", hint=obstacle.hint)
 
 
+def _of_mode(contents: Contents) -> Iterable[dict[str, Any]]:
+    mode = contents.mode
+    if mode is None or mode.mode is not Mode.READ_ONLY:
+        return
+    name, effect = f"deployment {mode.generation}", "what runs bring is staged, and no run is recorded"
+    if mode.generation not in mode.led:  # the mode, its time and its reason are those of the deployment before
+        hint = f"run `promote_deployment` again in {name}"
+        yield _need("read-only", name, f"its promotion is under way, or died; {effect}", view="deployments", hint=hint)
+        return
+    reason = f": {mode.why}" if mode.why else ""
+    why = f"{mode.who} made it read-only{reason}; {effect}"
+    hint = f"once the reason is gone: `tidemark mode read-write` in {name}, or its DAG `switch_mode`"
+    yield _need("read-only", name, why, view="staged", since_ms=mode.since_ms, hint=hint)
+
+
 def _of_storage(storage: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     for each in storage["objects"]:
         if each["error"]:
-            yield _need("buffer", each["name"], each["error"], view="buffers")
+            hint = (
+                f"the workers try again; if the error stays: `tidemark storage restart {each['name']}`, and the log of"
+            )
+            yield _need("buffer", each["name"], each["error"], view="buffers", hint=f"{hint} their task `work`")
 
 
 def _of_holds(seen: Observed, *, now_ms: int) -> Iterable[dict[str, Any]]:

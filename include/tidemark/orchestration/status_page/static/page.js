@@ -42,8 +42,9 @@ async function refresh() {
       const before = view.loaded.get(first)?.tag;
       const answer = await load(first);
       view.loaded.set(first, answer);
-      // Rows are read again only when the object has changed.
-      const stale = answer.ok ? urls(view).slice(1).filter((url) => before !== answer.tag || !view.loaded.has(url)) : [];
+      // Rows are read again only when the object has changed, or could not be read. Tasks tell of a change after its commit.
+      const isStale = (url) => before !== answer.tag || !view.loaded.get(url)?.ok || url.endsWith("/tasks");
+      const stale = answer.ok ? urls(view).slice(1).filter(isStale) : [];
       await Promise.all(stale.map(async (url) => view.loaded.set(url, await load(url))));
     }
     if (view !== current) return;

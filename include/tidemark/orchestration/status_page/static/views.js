@@ -7,7 +7,7 @@ const DAY_MS = 86_400_000;
 const TONES = { running: "good", starting: "good", stalled: "bad", suspended: "bad", paused: "warn", dropped: "muted" };
 const WHAT = {
   catalog: ["catalog", "bad"], damaged: ["damaged", "bad"], failed: ["failed", "bad"], suspended: ["suspended", "bad"],
-  late: ["late", "warn"], buffer: ["buffer", "bad"], hold: ["overdue hold", "warn"], stale: ["stale corrections", "warn"],
+  "read-only": ["read-only", "warn"], late: ["late", "warn"], buffer: ["buffer", "bad"], hold: ["overdue hold", "warn"], stale: ["stale corrections", "warn"],
   paused: ["paused", "warn"],
 };
 const RUNS = 20;
@@ -60,7 +60,7 @@ function collection({ data, more, params, now }) {
     el("h1", {}, `${data.kind} ${data.name}`),
     facts([
       ["status", [status(data), data.since_ms ? [" since ", time(data.since_ms, now)] : ""]],
-      ["why", data.reason], ["what to do", data.hint],
+      ["why", data.reason], ["what to do", data.hint ?? data.late_hint],
       ["late since", data.late_since_ms ? [time(data.late_since_ms, now), `: ${data.late_why}`] : null],
       ["tried again at", data.retry_at_ms ? time(data.retry_at_ms, now) : null],
       ["rows", number(data.rows)], ["upper", upper(data.upper, now)], ["history since", time(data.since, now)],
@@ -69,7 +69,7 @@ function collection({ data, more, params, now }) {
       ["key", data.key.join(", ")],
       ["in Airflow", data.dags.map((dag, index) => [index ? ", " : "", airflowLink(`dags/${dag}`, dag)])],
     ]),
-    data.reports.filter(({ error }) => error).map((report) => refusal(report, now)),
+    data.reports.filter(({ error, is_over: isOver }) => error && !isOver).map((report) => refusal(report, now)),
     changes ? section("What changed last", corrections(changes, now)) : "",
     contents ? section("Contents", contentsForm(data, params), contentsTable(contents)) : "",
     section("Over time",
@@ -94,7 +94,7 @@ function collection({ data, more, params, now }) {
 
 function refusal({ dag_id: dag, error, outcome, finished_ms: finished }, now) {
   const columns = [...new Set((error.sample ?? []).flatMap(Object.keys))];
-  return section(`Why it was ${outcome}`,
+  return el("section", { "data-key": `report-${dag}` }, el("h2", {}, `Why it was ${outcome}`),
     el("p", { class: "error" }, `${error.kind}: ${error.message}`),
     error.hint ? el("p", {}, `→ ${error.hint}`) : "",
     columns.length ? table("Rows that were refused", columns, error.sample.map((row) => columns.map((column) => valueText(row[column])))) : "",
@@ -241,15 +241,20 @@ function deployments({ data, now }) {
     "promoting": `A promotion of this deployment (${data.generation}) is under way, or died: run it again.`,
     "ready-to-promote": `Yes: this deployment (${data.generation}) is ready to take over from ${data.leader}.`,
   };
-  const answer = answers[data.state] ?? `Not yet: ${behind.length} of ${data.objects.length} objects are not caught up.`;
+  const { obstacle } = data;
+  const undecided = obstacle ? "Nobody can tell now: the catalog cannot be read." : `Not yet: ${behind.length} of ${data.objects.length} objects are not caught up.`;
+  const answer = answers[data.state] ?? undecided;
+  const newer = data.standing_by.map((each) => [each.generation, "stands by", "read-only", "", "", ["last run ", time(each.last_run_ms, now)]]);
   return [
     el("h1", {}, "Deployments"),
     section("May I promote?", el("p", { class: "answer" }, answer),
+      obstacle && !answers[data.state] ? [el("p", { class: "error" }, obstacle.message), obstacle.hint ? el("p", {}, `→ ${obstacle.hint}`) : ""] : "",
       data.state === "ready-to-promote" ? el("p", {}, "→ run ", airflowLink("dags/promote_deployment", "promote_deployment"), ", or tidemark deployment promote") : "",
       data.objects.length ? table("Objects of this deployment", ["object", "kind", "state", "lag", "staged", "stale", "why", "what to do"], [...behind, ...data.objects.filter((each) => !behind.includes(each))].map((each) => [
         objectLink(each.name), each.kind, badge(each.state, each.state === "catching up" ? "warn" : "good"), duration(each.lag_ms), number(each.staged), number(each.stale), each.why, each.hint])) : ""),
-    section("All deployments", table("All deployments", ["deployment", "state", "mode", "since", "who", "why"], data.deployments.map((each) => [
-      each.generation, each.state, each.mode, time(each.since_ms, now), each.who, each.why]), { nothing: "The mode was never switched." })),
+    section("All deployments", table("All deployments", ["deployment", "state", "mode", "since", "who", "why"], [...data.deployments.map((each) => [
+      each.generation, each.state, each.mode, time(each.since_ms, now), each.who, each.why]), ...newer],
+    { nothing: obstacle ? "They cannot be read now." : "The mode was never switched." })),
   ];
 }
 
