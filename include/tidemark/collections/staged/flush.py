@@ -16,7 +16,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 
 from tidemark.clock import Clock
-from tidemark.collections.append.forward import forward_staged, ingested_branches
+from tidemark.collections.append.forward import forward_staged
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.declarations.lifecycle import Visible
 from tidemark.collections.deployment import Deployment
@@ -24,7 +24,14 @@ from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import lead_to_write, refuse_when_read_only
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.staged.audit import Audited, Trouble, audit
-from tidemark.collections.staged.batches import choose_own, describe_waiting, own_corrections, queued_in, taken_over
+from tidemark.collections.staged.batches import (
+    QueuedBatch,
+    choose_own,
+    describe_waiting,
+    own_corrections,
+    queued_in,
+    taken_over,
+)
 from tidemark.collections.staged.corrections import flush_corrections
 from tidemark.errors import CorruptState, DamagedBatch, ExpectationFailed, InputsGone, TidemarkError
 from tidemark.fail_points import fail_point
@@ -100,10 +107,9 @@ def _flush_once(
         branches = own_corrections(head, deployment)
         report = flush_corrections(writer, head, branches, clock=clock, declaration=declaration)
     else:
-        expect = declaration.expect if declaration else None
-        audited = audit(head, own, expect=expect)
+        audited = audit(head, own, declaration)
         if declaration is not None and not audited.is_refused:
-            keep_open(head, audited, declaration)
+            keep_open(audited, own, declaration)
             forward_staged(head, audited, own, declaration, deployment=deployment, clock=clock)
         report = _flush_batches(writer, head, audited, clock=clock)
     if others := [batch for batch in found if batch not in own]:
@@ -140,11 +146,11 @@ def _flush_batches(writer: Writer, head: ShardHead, audited: Audited, *, clock: 
     return _report(head, audited, published.state.upper)
 
 
-def keep_open(head: ShardHead, audited: Audited, declaration: Declaration) -> None:
+def keep_open(audited: Audited, queued: Sequence[QueuedBatch], declaration: Declaration) -> None:
     """Put ingested rows onto the tag ``tidemark-open`` where rows are visible once they are persisted."""
     rules = declaration.lifecycle
     if rules is not None and rules.visible is Visible.WHEN_PERSISTED:
-        ingested = ingested_branches(head)
+        ingested = {batch.branch for batch in queued if batch.is_ingested}
         audited.batches = [
             replace(batch, is_open=any(branch in ingested for branch, _ in batch.branches)) for batch in audited.batches
         ]
