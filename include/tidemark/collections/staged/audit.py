@@ -35,6 +35,7 @@ class Audited:
 
     batches: list[Batch] = field(default_factory=list)  # to publish, in (producer, range) order
     already_published: list[QueuedBatch] = field(default_factory=list)  # only their branches are to go
+    to_ingest_again: list[QueuedBatch] = field(default_factory=list)  # so are theirs: their entries are in a buffer
     troubles: list[Trouble] = field(default_factory=list)
 
     @property
@@ -52,11 +53,13 @@ def audit(head: ShardHead, queued: Sequence[QueuedBatch], declaration: Declarati
 
     A batch whose range is in the ledger adds nothing; a batch is in trouble if the ledger has a part of its range. Of
     two batches that overlap, the first one in ``queued`` is published. Where a flush forwards batches into a buffer and
-    keeps no rows, the ledger of forwarded batches counts as well.
+    keeps no rows, the ledger of forwarded batches counts as well. Of a batch that an ingest has read from the buffer,
+    the next ingest reads again what the ledger lacks.
     """
     audited = Audited()
     expect = declaration.expect if declaration else None
-    forwards = declaration is not None and declaration.writes_to is not None and not _reads_buffer(declaration)
+    reads_buffer = declaration is not None and isinstance(declaration.source, BufferSource)
+    forwards = declaration is not None and declaration.writes_to is not None and not reads_buffer
     ledgers: dict[str, Ledger] = dict(head.state.ledgers)
     with ThreadPoolExecutor(READERS) as pool:
         judged = list(pool.map(lambda batch: _judge(head.table, batch, expect), queued))
@@ -67,6 +70,8 @@ def audit(head: ShardHead, queued: Sequence[QueuedBatch], declaration: Declarati
         ledger = accepted.union(ledgers.get(producer + FORWARDED, Ledger())) if is_forwarded else accepted
         if ledger.covers(wanted):
             audited.already_published.append(batch)
+        elif batch.is_ingested and reads_buffer and ledger.overlaps(wanted):
+            audited.to_ingest_again.append(batch)
         elif overlap := ledger.overlaps(wanted):
             message = f"staged range {wanted} of producer {producer!r} overlaps {', '.join(map(str, overlap))}"
             hint = f"discard it, and append the missing numbers: {batch.discard_command}"
@@ -79,10 +84,6 @@ def audit(head: ShardHead, queued: Sequence[QueuedBatch], declaration: Declarati
             audited.batches.append(Batch(added=files, branches=branches, producer=producer, range=wanted))
     audited.batches.sort(key=lambda batch: (batch.producer, batch.range))
     return audited
-
-
-def _reads_buffer(declaration: Declaration) -> bool:
-    return isinstance(declaration.source, BufferSource)
 
 
 def _judge(

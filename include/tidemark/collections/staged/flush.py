@@ -22,6 +22,7 @@ from tidemark.collections.declarations.lifecycle import Visible
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import lead_to_write, refuse_when_read_only
+from tidemark.collections.objects.quarantine import find_quarantine
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.staged.audit import Audited, Trouble, audit
 from tidemark.collections.staged.batches import (
@@ -45,6 +46,7 @@ from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, ShardKind
 from tidemark.iceberg.shard.state_reader import read_states
 from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.staging.branches import drop_staged
 from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
 from tidemark.retry import retrying
 
@@ -72,14 +74,14 @@ def flush_all(shards: Shards, deployment: Deployment, names: Sequence[str], *, c
     declared = deployment.registry.read().declarations if opened else {}
 
     def flush_one(shard: Shard) -> CollectionReport:
-        return flush(shard, deployment, clock=clock, declaration=declared.get(shard.name))
+        return flush(shards, shard, deployment, clock=clock, declaration=declared.get(shard.name))
 
     report, _ = run_one_by_one("flush", opened, flush_one, deployment=deployment, clock=clock, started_at=started_at)
     return report
 
 
 def flush(
-    shard: Shard, deployment: Deployment, *, clock: Clock, declaration: Declaration | None = None
+    shards: Shards, shard: Shard, deployment: Deployment, *, clock: Clock, declaration: Declaration | None = None
 ) -> CollectionReport:
     """Publish what is this deployment's to publish for one collection, if every batch's rows are as it expects.
 
@@ -92,12 +94,12 @@ def flush(
     """
     began_ms = clock.now_ms()
     attempts = retrying(InputsGone, attempts=ATTEMPTS, what=f"the flush of {shard.name!r}")
-    report = attempts(_flush_once, shard, deployment, clock=clock, declaration=declaration)
+    report = attempts(_flush_once, shards, shard, deployment, clock=clock, declaration=declaration)
     return replace(report, seconds=(clock.now_ms() - began_ms) / 1000)
 
 
 def _flush_once(
-    shard: Shard, deployment: Deployment, *, clock: Clock, declaration: Declaration | None
+    shards: Shards, shard: Shard, deployment: Deployment, *, clock: Clock, declaration: Declaration | None
 ) -> CollectionReport:
     writer = lead_to_write(shard, deployment, what="flush")
     head = shard.load()
@@ -111,13 +113,15 @@ def _flush_once(
         if declaration is not None and not audited.is_refused:
             keep_open(audited, own, declaration)
             forward_staged(head, audited, own, declaration, deployment=deployment, clock=clock)
-        report = _flush_batches(writer, head, audited, clock=clock)
+        report = _flush_batches(shards, writer, head, audited, clock=clock)
     if others := [batch for batch in found if batch not in own]:
         report.details["waiting"] = describe_waiting(others, deployment.modes.read())
     return report
 
 
-def _flush_batches(writer: Writer, head: ShardHead, audited: Audited, *, clock: Clock) -> CollectionReport:
+def _flush_batches(
+    shards: Shards, writer: Writer, head: ShardHead, audited: Audited, *, clock: Clock
+) -> CollectionReport:
     """Publish the batches of an append-only collection, in one commit.
 
     Batches in trouble stay staged and are reported; if one is not what the collection expects, none is published.
@@ -125,7 +129,8 @@ def _flush_batches(writer: Writer, head: ShardHead, audited: Audited, *, clock: 
     fail_point("flush.after-audit")
     if audited.is_refused:
         return _report(head, Audited(troubles=audited.troubles), head.state.upper)
-    leftovers = [Batch(branches=((batch.branch, batch.snapshot_id),)) for batch in audited.already_published]
+    useless = (*audited.already_published, *audited.to_ingest_again)
+    leftovers = [Batch(branches=((batch.branch, batch.snapshot_id),)) for batch in useless]
     if not audited.batches and not leftovers:
         return _report(head, audited, head.state.upper)
     batches, merged = list[Batch](), tuple[DataFile, ...]()
@@ -143,6 +148,10 @@ def _flush_batches(writer: Writer, head: ShardHead, audited: Audited, *, clock: 
         written=merged,
     )
     fail_point("flush.after-publish")
+    # Their bad rows were published with the good ones, or come again with them.
+    ingested = [batch.branch for batch in useless if batch.is_ingested]
+    if ingested and (quarantine := find_quarantine(shards, writer.shard)) is not None:
+        drop_staged(quarantine, ingested)
     return _report(head, audited, published.state.upper)
 
 
@@ -172,7 +181,7 @@ def _report(head: ShardHead, audited: Audited, upper: Frontier) -> CollectionRep
 
 
 def _details(audited: Audited) -> dict[str, object]:
-    """Return the published ranges by producer, and which batches were left staged or needed nothing."""
+    """Return the published ranges by producer, and which batches were left staged, needed nothing, or come again."""
     details: dict[str, object] = {}
     ranges: dict[str, Ledger] = {}
     for batch in audited.batches:
@@ -188,6 +197,8 @@ def _details(audited: Audited) -> dict[str, object]:
             {"batch": str(trouble.queued.name), "kind": trouble.error.kind, "message": str(trouble.error)}
             for trouble in audited.troubles
         ]
+    if audited.to_ingest_again:
+        details["to_ingest_again"] = [str(batch.name) for batch in audited.to_ingest_again]
     if audited.already_published:
         details["already_published"] = [str(batch.name) for batch in audited.already_published]
     return details
