@@ -173,6 +173,20 @@ def test_rows_that_both_have_read_come_once(old: Home, new: Home) -> None:
         old.ingest()
 
 
+def test_rows_that_the_leader_has_read_in_part_come_once(old: Home, new: Home) -> None:
+    old.send_rows(0, 4)
+    run(new)
+    old.ingest(max_entries=2)
+    new.clock.step(MINUTE_MS)
+    assert look(new).is_ready
+    lead(new)
+    flush(new)
+    assert len(new.ids()) == old.sent - 2
+    run(new)
+    assert new.ids() == list(range(old.sent))
+    assert new.branches() == set()
+
+
 def test_a_promotion_of_the_leader_changes_nothing(old: Home, new: Home) -> None:
     catch_up(new)
     lead(new)

@@ -16,6 +16,7 @@ from tests.support.storage_workers import Workers
 from tidemark.cli.app import app
 from tidemark.clock import SystemClock
 from tidemark.collections.append.append import append_rows
+from tidemark.collections.deployment import Mode
 from tidemark.collections.holds import take_hold
 from tidemark.collections.maintenance.maintain import maintain_all
 from tidemark.collections.staged.batches import BatchName, list_batches
@@ -29,6 +30,7 @@ from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import NEVER
 from tidemark.iceberg.shards import SYSTEM
 from tidemark.report import Outcome
+from tidemark.storage.processes.restart import restart_dataflow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,6 +121,7 @@ REFUSED: dict[str, Callable[[Home], object]] = {
     "discard": lambda home: discard(
         home.shards, home.deployment, Selection(everything=True), who="ada", why="", clock=home.clock
     ),
+    "restart": lambda home: restart_dataflow(home.shards, home.deployment, "events", who="ada", clock=home.clock),
     "hold": lambda home: take_hold(home.shard(), "ada", since=None, expires_at_ms=NEVER, deployment=home.deployment),
 }
 
@@ -138,6 +141,23 @@ def test_nothing_is_applied(old: Home, new: Home, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TIDEMARK_HOME", str(new.settings.home))
     monkeypatch.setenv("TIDEMARK_GENERATION", "2")
     assert app(["apply", str(old.declarations)]) == 77
+    assert everything(old) == before
+
+
+@pytest.mark.parametrize("look", [["history"], ["get", "deployment"]])
+def test_the_catalog_is_read(
+    old: Home, new: Home, look: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old.switch(Mode.READ_ONLY)
+    before = everything(old)
+    shown = []
+    for home in (old, new):
+        monkeypatch.setenv("TIDEMARK_HOME", str(home.settings.home))
+        monkeypatch.setenv("TIDEMARK_GENERATION", str(home.settings.generation))
+        assert app(["catalog", *look, "--json"]) == 0
+        shown.append(capsys.readouterr().out)
+    assert "read-only" in shown[0]
+    assert shown[1] == shown[0]
     assert everything(old) == before
 
 

@@ -10,6 +10,7 @@ from tests.support.dying import Crash, dying_at
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.catalog.items.kinds import AUDIT_EVENT
 from tidemark.collections.append.file import set_aside
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode
 from tidemark.collections.quality.row_parsing import RejectedRow
 from tidemark.collections.staged.batches import BatchName
@@ -315,6 +316,63 @@ def test_what_a_leader_published_in_other_pieces_is_no_trouble_for_the_next(inge
     assert newer.ingest().inserted == 3, "[0, 3) was in the way of [0, 2), and is read again"
     assert ingesting.ids() == list(range(5))
     assert ingesting.branches() == set()
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2, 3])
+@pytest.mark.parametrize("published", ["0:2", "0:4"])
+def test_flush_passes_over_what_a_leader_published_in_other_pieces(ingesting: Home, published: str, bad: int) -> None:
+    """Wherever the bad entry is. What the leader has not published, the next ingest reads again."""
+    ingesting.declare_reader()
+    for number in range(4):
+        ingesting.send(0, BAD_LINE if number == bad else b'{"id":%d}' % number)
+    ingesting.send_rows(1, 1)
+    newer = ingesting.of_generation(2)
+    assert newer.ingest().outcome is Outcome.STAGED
+    while ingesting.ledgers().get("0") != published:
+        assert ingesting.ingest(max_entries=1).outcome is Outcome.APPENDED
+    newer.switch(Mode.READ_WRITE)
+    report = flush_all(newer.shards, newer.deployment, [], clock=newer.clock)
+    assert report.exit_code == ExitCode.OK
+    again = report.collections["events"].details.get("to_ingest_again", [])
+    assert [name.split(".")[-1] for name in again] == (["0 0:4"] if published == "0:2" else [])
+    assert ingesting.branches() == set()
+    newer.ingest()
+    flush(newer)
+    assert newer.ingest().outcome is Outcome.UNCHANGED
+    assert sorted(newer.ids()) == sorted([0, *({0, 1, 2, 3} - {bad})])
+    assert newer.bad() == [(0, bad, "row-unreadable", BAD_LINE)]
+    assert (newer.ledgers(), newer.branches()) == ({"0": "0:4", "1": "0:1"}, set())
+
+
+@pytest.mark.parametrize("point", ["flush.after-audit", "flush.after-merge", "flush.after-publish"])
+def test_flush_that_dies_leaves_the_rest_to_the_next_ingest(ingesting: Home, point: str) -> None:
+    ingesting.declare_reader()
+    ingesting.send(0, b'{"id":0}', BAD_LINE)
+    newer = ingesting.of_generation(2)
+    newer.ingest()
+    ingesting.ingest(max_entries=1)
+    newer.switch(Mode.READ_WRITE)
+    with pytest.raises(Crash), dying_at(point):
+        flush(newer)
+    flush(newer)
+    assert newer.branches() == set()
+    newer.ingest()
+    assert (newer.ids(), newer.bad()) == ([0], [(0, 1, "row-unreadable", BAD_LINE)])
+    assert newer.branches() == set()
+
+
+def test_what_no_ingest_reads_again_stays_staged(ingesting: Home) -> None:
+    ingesting.declare_reader()
+    ingesting.send_rows(0, 2)
+    newer = ingesting.of_generation(2)
+    newer.ingest()
+    ingesting.ingest(max_entries=1)
+    newer.switch(Mode.READ_WRITE)
+    columns = {"name": "events", "kind": "append-only", "schema": "id bigint, name string"}
+    newer.registry.replace([Declaration.model_validate(columns)], seen=newer.registry.read())
+    report = flush_all(newer.shards, newer.deployment, [], clock=newer.clock).collections["events"]
+    assert (report.outcome, report.error and report.error.kind) == (Outcome.REFUSED, "RangeOverlap")
+    assert newer.branches()
 
 
 @pytest.mark.parametrize("ingests_first", [True, False])

@@ -61,7 +61,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Discard without a question.")]
 Everything = Annotated[bool, typer.Option("--all", help="Everything that is staged.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only count what would go; allowed in read-only mode.")]
 # People get them below the table.
-_FLUSH_DETAILS = ("taken_over", "already_published", "superseded", "foreign_commits", "waiting")
+_FLUSH_DETAILS = ("taken_over", "already_published", "to_ingest_again", "superseded", "foreign_commits", "waiting")
 WantedMode = Annotated[str | None, typer.Argument(metavar="[read-only|read-write]", help="Without it: show the mode.")]
 
 
@@ -195,11 +195,16 @@ def flush(names: SomeNames = None, *, take_over: TakenOver = None, as_json: AsJs
     record(deployment.settings, report, clock=SystemClock())
     if as_json:
         return code
+    print_flush_details(report)
+    return code
+
+
+def print_flush_details(report: Report) -> None:
+    """Print, for people, what became of staged batches that were not simply published."""
     for name, collection in report.collections.items():
         for detail in _FLUSH_DETAILS:
             if detail in collection.details:
                 print_line(f"{name}: {detail.replace('_', ' ')}: {collection.details[detail]}")
-    return code
 
 
 def discard(

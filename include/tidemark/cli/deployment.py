@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidemark.cli.batches import print_flush_details
 from tidemark.cli.console import print_failures, print_json, print_line, print_table, stderr, working
 from tidemark.cli.options import AsJson, connect_shards, current_user, load_settings, load_settings_to_look
 from tidemark.clock import SystemClock
@@ -96,6 +97,7 @@ def promote(*, force: Force = False, why: Why = "", yes: Yes = False, as_json: A
     ]
     if flushed:
         print_table(["collection", "outcome", "batches", "inserted", "retracted"], flushed)
+    print_flush_details(report)
     print_failures(report)
     return report.exit_code
 

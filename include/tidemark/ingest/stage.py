@@ -12,7 +12,6 @@ import logging
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from tidemark.collections.append.forward import ingested_branches
 from tidemark.collections.staged.batches import (
     BatchName,
     QueuedBatch,
@@ -97,7 +96,6 @@ def _queued_of_log(
     Those that were appended into the buffer are known by their names, while they are looked at, or published.
     """
     queued = queued_batches(head, collection=shard.name, deployment=target.deployment)
-    ingested = ingested_branches(head)  # an append may have staged rows of the same name
 
     def was_appended(name: BatchName) -> bool:
         return name in logged or rows.state.ledgers.get(name.producer, Ledger()).covers(name.range)
@@ -106,7 +104,7 @@ def _queued_of_log(
         batch
         for batch in queued
         if target.log.sequencer_of(batch.name.producer) is not None
-        or (batch.branch in ingested and was_appended(batch.name))
+        or (batch.is_ingested and was_appended(batch.name))  # an append may have staged rows of the same name
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from tidemark.collections.append.forward import Appended
     from tidemark.collections.apply.plan import ApplyPlan
     from tidemark.errors import TidemarkError
+    from tidemark.report import CollectionReport
     from tidemark.settings import Settings
 
 
@@ -176,6 +178,45 @@ def test_what_a_flush_forwarded_comes_to_a_collection_that_reads_the_buffer_late
     )
     forwarding.ingest("gate")
     assert forwarding.ids("gate") == [0, 1, 2, 3, 4]
+
+
+def flush(opened: Home, *takes_over: int) -> CollectionReport:
+    deployment = replace(opened.deployment, takes_over=frozenset(takes_over))
+    return flush_all(opened.shards, deployment, ["gate"], clock=opened.clock).collections["gate"]
+
+
+def test_twin_of_a_forwarded_batch_adds_nothing(forwarding: Home) -> None:
+    newer, newest = forwarding.of_generation(2), forwarding.of_generation(3)
+    forwarding.switch(Mode.READ_ONLY)
+    for each in (forwarding, newer, newest):
+        assert append(each, 0, 2).outcome is Outcome.STAGED
+    forwarding.switch(Mode.READ_WRITE)
+    assert flush(forwarding).details["ranges"] == {"p": [[0, 2]]}
+    assert append(newest, 7, 8).outcome is Outcome.STAGED
+    newest.switch(Mode.READ_WRITE)
+    promoted = flush(newest)
+    assert (promoted.outcome, promoted.error) == (Outcome.FLUSHED, None), "the other batch goes on"
+    assert (promoted.details["ranges"], promoted.details["already_published"]) == ({"p": [[7, 8]]}, ["p 0:2"])
+    assert flush(newest, 2).details["already_published"] == ["p 0:2"]
+    assert newest.ingest().inserted == 3
+    assert (newest.ids(), newest.branches()) == ([0, 1, 7], set())
+
+
+def test_staged_batch_of_which_a_part_was_forwarded_keeps_no_other_back(forwarding: Home) -> None:
+    newer = forwarding.of_generation(2)
+    forwarding.switch(Mode.READ_ONLY)
+    append(forwarding, 0, 2)
+    append(newer, 0, 3)
+    append(newer, 3, 4)
+    forwarding.switch(Mode.READ_WRITE)
+    flush(forwarding)
+    newer.switch(Mode.READ_WRITE)
+    flushed = flush(newer)
+    assert (flushed.outcome, flushed.exit_code) == (Outcome.FLUSHED, ExitCode.REFUSED)
+    assert flushed.details["ranges"] == {"p": [[3, 4]]}
+    assert [left["batch"] for left in flushed.details["left_staged"]] == ["p 0:3"]
+    newer.ingest()
+    assert newer.ids() == [0, 1, 3]
 
 
 def test_staged_batch_that_the_buffer_cannot_hold_stays_alone(forwarding: Home) -> None:

@@ -96,7 +96,7 @@ def test_read_only_deployment_flushes_nothing(events: Shard, home: Settings) -> 
         flush_now(home)
     assert caught.value.exit_code == ExitCode.FENCED
     with pytest.raises(ReadOnly):
-        flush(events, deployment_of(home), clock=CLOCK)
+        flush(Shards.connect(home), events, deployment_of(home), clock=CLOCK)
     assert events.load().table.metadata_location == before.table.metadata_location
 
 

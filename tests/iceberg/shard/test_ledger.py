@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemark.errors import UsageError
-from tidemark.iceberg.shard.ledger import Ledger, Range
+from tidemark.iceberg.shard.ledger import FORWARDED, Ledger, Range, with_forwarded
 
 RANGES = st.tuples(st.integers(0, 40), st.integers(1, 8)).map(lambda pair: Range(pair[0], pair[0] + pair[1]))
 
@@ -29,6 +29,15 @@ def test_ledger_agrees_with_a_set_of_numbers(ranges: list[Range], probe: Range) 
     assert {number for each in ledger.ranges for number in range(*each)} == published
     assert all(left.end < right.start for left, right in zip(ledger.ranges, ledger.ranges[1:], strict=False))
     assert Ledger.parse(str(ledger)) == ledger
+
+
+@given(st.lists(RANGES, max_size=8), st.lists(RANGES, max_size=8))
+def test_what_was_published_and_what_was_forwarded_is_done(published: list[Range], forwarded: list[Range]) -> None:
+    ledgers = {"p": Ledger().add_free(published), "p" + FORWARDED: Ledger().add_free(forwarded), "q": Ledger()}
+    numbers = {number for ledger in ledgers.values() for each in ledger.ranges for number in range(*each)}
+    done = with_forwarded(ledgers)
+    assert {number for each in done["p"].ranges for number in range(*each)} == numbers
+    assert set(done) == {"p", "q"}
 
 
 def test_contiguous_ranges_cost_the_room_of_one() -> None:

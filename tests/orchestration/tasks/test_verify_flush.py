@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -87,6 +88,14 @@ def test_range_that_vanished_is_said_aloud() -> None:
     good, bad = results(FLUSHED, (0, 4))
     assert good["details"]["ranges"] == {"p": [[0, 4]]}
     assert "p [6, 8) was staged, and is neither staged nor published" in bad["error"]["message"]
+
+
+def test_range_that_the_next_ingest_reads_again_is_not_lost() -> None:
+    ingested = replace(PLANNED, in_buffer={"p": [[6, 8]]})
+    [result] = results(FLUSHED, (0, 4), (6, 7), planned=StagedCollection.parse(ingested.to_json()))
+    assert (result["error"], result["details"]["ranges"]) == (None, {"p": [[0, 4], [6, 7]]})
+    _, bad = results(FLUSHED, (1, 4), planned=ingested)
+    assert "p [0, 1) was staged, and is neither staged nor published" in bad["error"]["message"]
 
 
 def test_range_that_still_waits_is_an_error() -> None:

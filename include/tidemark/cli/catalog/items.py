@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from tidemark.cli.console import print_json, print_line, print_result
 from tidemark.cli.options import AsJson, current_user
-from tidemark.errors import Refused, UsageError
+from tidemark.errors import NotWritable, Refused, UsageError
 from tidemark.interval import time_text
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pydantic import BaseModel
 
     from tidemark.catalog.items.kinds import AuditEventValue, ItemKind
     from tidemark.catalog.items.transaction import Transaction
     from tidemark.catalog.opening.catalog import Catalog
 
+R = TypeVar("R")
 Kind = Annotated[str, typer.Argument(metavar="KIND", help="A kind of item, such as setting, collection or config.")]
 Key = Annotated[str, typer.Argument(metavar="KEY", help="The name, the number, or the key as JSON.")]
 SomeKey = Annotated[str | None, typer.Argument(metavar="[KEY]", help="Without it: all items of the kind.")]
@@ -38,6 +41,19 @@ def load_catalog() -> Catalog:
     from tidemark.clock import SystemClock  # noqa: PLC0415
 
     return Catalog.of(Settings.load(os.environ), clock=SystemClock(), who=current_user())
+
+
+def read_items(look: Callable[[Transaction], R]) -> R:
+    """Return the result of ``look`` on the items of the truth; a deployment that stands by may look, too.
+
+    Raises ``NotWritable`` if the catalog never had a leader, otherwise as ``Membership.read``.
+    """
+    from tidemark.catalog.deployment.membership import Membership  # noqa: PLC0415
+
+    found = Membership(load_catalog()).read(look)
+    if found is None:
+        raise NotWritable.uninitialized("the catalog")
+    return found
 
 
 def set_kind(kind: Wanted, *, as_json: AsJson = False) -> None:
@@ -68,8 +84,7 @@ def get(kind: Kind, key: SomeKey = None, *, as_json: AsJson = False) -> None:
 
     item_kind = kind_named(kind)
     wanted = None if key is None else _parse_key(item_kind, key)
-    with load_catalog().join() as handle:
-        items = handle.transact(lambda transaction: _items(transaction, item_kind, wanted))
+    items = read_items(lambda transaction: _items(transaction, item_kind, wanted))
     if as_json:
         print_json({"kind": kind, "items": items})
         return
@@ -112,10 +127,7 @@ def history(*, limit: Limit = None, as_json: AsJson = False) -> None:
     """Show the audit: who changed what in the catalog, and when; the newest event last."""
     from tidemark.catalog.items.kinds import AUDIT_EVENT  # noqa: PLC0415
 
-    with load_catalog().join() as handle:
-        events = handle.transact(
-            lambda transaction: sorted(transaction.items(AUDIT_EVENT), key=lambda event: event[0].id)
-        )
+    events = read_items(lambda transaction: sorted(transaction.items(AUDIT_EVENT), key=lambda event: event[0].id))
     shown = events[-limit:] if limit else events
     result = {"events": [{"id": key.id, **event.model_dump(mode="json")} for key, event in shown]}
     rows = (

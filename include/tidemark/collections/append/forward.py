@@ -20,10 +20,8 @@ from tidemark.fail_points import fail_point
 from tidemark.frontier import Frontier
 from tidemark.iceberg.files.data_files import arrow_schema
 from tidemark.iceberg.files.row_positions import scan_file
-from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS
 from tidemark.iceberg.shard.ledger import FORWARDED, Ledger
-from tidemark.iceberg.staging.branches import list_staged
 from tidemark.report import CollectionReport, Outcome
 
 if TYPE_CHECKING:
@@ -127,14 +125,6 @@ def forwarded_ranges(shard: Shard, producer: str, deployment: Deployment) -> Led
         return log.accepted(producer)
 
 
-def ingested_branches(head: ShardHead) -> set[str]:
-    """Return the staging branches whose rows an ingest has read from a buffer.
-
-    Their fingerprint is the name of the attempt's own branch, that of an append names the batch.
-    """
-    return {staged.branch for staged in list_staged(head) if staged.fingerprint.startswith(STAGED)}
-
-
 def forward_staged(
     head: ShardHead,
     audited: Audited,
@@ -153,7 +143,6 @@ def forward_staged(
     role = role_of(declaration)
     if not isinstance(role, Writing) or not audited.batches:
         return
-    ingested = ingested_branches(head)
     stores = isinstance(declaration.source, BufferSource)
     kept: list[Batch] = []
     with role.open(declaration.name, deployment) as log:
@@ -161,11 +150,11 @@ def forward_staged(
             ((branch, _),) = batch.branches
             (of_batch,) = (each for each in queued if each.branch == branch)
             try:
-                if branch not in ingested:
+                if not of_batch.is_ingested:
                     forward(log, head.table, batch, of_batch.name, clock=clock)
             except (Refused, UsageError) as error:  # of this batch alone: the buffer has a part, or cannot hold a row
                 audited.troubles.append(Trouble(of_batch, error))
             else:
                 forwarded = replace(batch, added=(), producer=of_batch.name.producer + FORWARDED)
-                kept.append(batch if stores or branch in ingested else forwarded)
+                kept.append(batch if stores or of_batch.is_ingested else forwarded)
     audited.batches = kept

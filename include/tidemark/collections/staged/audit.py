@@ -10,13 +10,15 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from tidemark.collections.declarations.append_only import Expectations
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.quality.expectations import BatchFiles, check_expectations
+from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.collections.staged.batches import QueuedBatch, read_whole
 from tidemark.errors import DamagedBatch, ExpectationFailed, RangeOverlap, TidemarkError
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.shard.damage import READERS
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.shard.ledger import FORWARDED, Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class Audited:
 
     batches: list[Batch] = field(default_factory=list)  # to publish, in (producer, range) order
     already_published: list[QueuedBatch] = field(default_factory=list)  # only their branches are to go
+    to_ingest_again: list[QueuedBatch] = field(default_factory=list)  # so are theirs: their entries are in a buffer
     troubles: list[Trouble] = field(default_factory=list)
 
     @property
@@ -45,21 +48,30 @@ class Audited:
         return any(isinstance(trouble.error, ExpectationFailed) for trouble in self.troubles)
 
 
-def audit(head: ShardHead, queued: Sequence[QueuedBatch], *, expect: Expectations | None = None) -> Audited:
+def audit(head: ShardHead, queued: Sequence[QueuedBatch], declaration: Declaration | None) -> Audited:
     """Judge every staged batch of one collection.
 
     A batch whose range is in the ledger adds nothing; a batch is in trouble if the ledger has a part of its range. Of
-    two batches that overlap, the first one in ``queued`` is published.
+    two batches that overlap, the first one in ``queued`` is published. Where a flush forwards batches into a buffer and
+    keeps no rows, the ledger of forwarded batches counts as well. Of a batch that an ingest has read from the buffer,
+    the next ingest reads again what the ledger lacks.
     """
     audited = Audited()
+    expect = declaration.expect if declaration else None
+    reads_buffer = declaration is not None and isinstance(declaration.source, BufferSource)
+    forwards = declaration is not None and declaration.writes_to is not None and not reads_buffer
     ledgers: dict[str, Ledger] = dict(head.state.ledgers)
     with ThreadPoolExecutor(READERS) as pool:
         judged = list(pool.map(lambda batch: _judge(head.table, batch, expect), queued))
     for batch, files in zip(queued, judged, strict=True):
         producer, wanted = batch.name.producer, batch.name.range
-        ledger = ledgers.get(producer, Ledger())
+        accepted = ledgers.get(producer, Ledger())
+        is_forwarded = forwards and not batch.is_ingested
+        ledger = accepted.union(ledgers.get(producer + FORWARDED, Ledger())) if is_forwarded else accepted
         if ledger.covers(wanted):
             audited.already_published.append(batch)
+        elif batch.is_ingested and reads_buffer and ledger.overlaps(wanted):
+            audited.to_ingest_again.append(batch)
         elif overlap := ledger.overlaps(wanted):
             message = f"staged range {wanted} of producer {producer!r} overlaps {', '.join(map(str, overlap))}"
             hint = f"discard it, and append the missing numbers: {batch.discard_command}"
@@ -67,7 +79,7 @@ def audit(head: ShardHead, queued: Sequence[QueuedBatch], *, expect: Expectation
         elif isinstance(files, TidemarkError):
             audited.troubles.append(Trouble(batch, files))
         else:
-            ledgers[producer] = ledger.add(wanted)
+            ledgers[producer] = accepted.add(wanted)
             branches = ((batch.branch, batch.snapshot_id),)
             audited.batches.append(Batch(added=files, branches=branches, producer=producer, range=wanted))
     audited.batches.sort(key=lambda batch: (batch.producer, batch.range))

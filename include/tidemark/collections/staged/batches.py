@@ -93,6 +93,7 @@ class QueuedBatch:
     rows: int
     size_bytes: int
     staged_at_ms: int
+    is_ingested: bool = False  # an ingest has read the rows from a buffer
     slice: str = ""  # of corrections: START:END in ms, or all
     stale: str = ""  # of corrections: why they cannot be published any more
 
@@ -338,4 +339,6 @@ def _described(collection: str, staged: StagedBatch, name: BatchName) -> QueuedB
         rows=staged.rows,
         size_bytes=staged.size_bytes,
         staged_at_ms=staged.staged_at_ms,
+        # The fingerprint of an ingest is the name of the attempt's own branch, that of an append is the batch's name.
+        is_ingested=staged.fingerprint.startswith(STAGED),
     )

@@ -16,15 +16,23 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask, Table
 
 from tidemark.clock import Clock
-from tidemark.collections.append.forward import forward_staged, ingested_branches
+from tidemark.collections.append.forward import forward_staged
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.declarations.lifecycle import Visible
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
 from tidemark.collections.mode import lead_to_write, refuse_when_read_only
+from tidemark.collections.objects.quarantine import find_quarantine
 from tidemark.collections.publish import ATTEMPTS, publish
 from tidemark.collections.staged.audit import Audited, Trouble, audit
-from tidemark.collections.staged.batches import choose_own, describe_waiting, own_corrections, queued_in, taken_over
+from tidemark.collections.staged.batches import (
+    QueuedBatch,
+    choose_own,
+    describe_waiting,
+    own_corrections,
+    queued_in,
+    taken_over,
+)
 from tidemark.collections.staged.corrections import flush_corrections
 from tidemark.errors import CorruptState, DamagedBatch, ExpectationFailed, InputsGone, TidemarkError
 from tidemark.fail_points import fail_point
@@ -38,6 +46,7 @@ from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, ShardKind
 from tidemark.iceberg.shard.state_reader import read_states
 from tidemark.iceberg.shards import Shards
+from tidemark.iceberg.staging.branches import drop_staged
 from tidemark.report import CollectionReport, ErrorReport, Outcome, Report
 from tidemark.retry import retrying
 
@@ -65,14 +74,14 @@ def flush_all(shards: Shards, deployment: Deployment, names: Sequence[str], *, c
     declared = deployment.registry.read().declarations if opened else {}
 
     def flush_one(shard: Shard) -> CollectionReport:
-        return flush(shard, deployment, clock=clock, declaration=declared.get(shard.name))
+        return flush(shards, shard, deployment, clock=clock, declaration=declared.get(shard.name))
 
     report, _ = run_one_by_one("flush", opened, flush_one, deployment=deployment, clock=clock, started_at=started_at)
     return report
 
 
 def flush(
-    shard: Shard, deployment: Deployment, *, clock: Clock, declaration: Declaration | None = None
+    shards: Shards, shard: Shard, deployment: Deployment, *, clock: Clock, declaration: Declaration | None = None
 ) -> CollectionReport:
     """Publish what is this deployment's to publish for one collection, if every batch's rows are as it expects.
 
@@ -85,12 +94,12 @@ def flush(
     """
     began_ms = clock.now_ms()
     attempts = retrying(InputsGone, attempts=ATTEMPTS, what=f"the flush of {shard.name!r}")
-    report = attempts(_flush_once, shard, deployment, clock=clock, declaration=declaration)
+    report = attempts(_flush_once, shards, shard, deployment, clock=clock, declaration=declaration)
     return replace(report, seconds=(clock.now_ms() - began_ms) / 1000)
 
 
 def _flush_once(
-    shard: Shard, deployment: Deployment, *, clock: Clock, declaration: Declaration | None
+    shards: Shards, shard: Shard, deployment: Deployment, *, clock: Clock, declaration: Declaration | None
 ) -> CollectionReport:
     writer = lead_to_write(shard, deployment, what="flush")
     head = shard.load()
@@ -100,18 +109,19 @@ def _flush_once(
         branches = own_corrections(head, deployment)
         report = flush_corrections(writer, head, branches, clock=clock, declaration=declaration)
     else:
-        expect = declaration.expect if declaration else None
-        audited = audit(head, own, expect=expect)
+        audited = audit(head, own, declaration)
         if declaration is not None and not audited.is_refused:
-            keep_open(head, audited, declaration)
+            keep_open(audited, own, declaration)
             forward_staged(head, audited, own, declaration, deployment=deployment, clock=clock)
-        report = _flush_batches(writer, head, audited, clock=clock)
+        report = _flush_batches(shards, writer, head, audited, clock=clock)
     if others := [batch for batch in found if batch not in own]:
         report.details["waiting"] = describe_waiting(others, deployment.modes.read())
     return report
 
 
-def _flush_batches(writer: Writer, head: ShardHead, audited: Audited, *, clock: Clock) -> CollectionReport:
+def _flush_batches(
+    shards: Shards, writer: Writer, head: ShardHead, audited: Audited, *, clock: Clock
+) -> CollectionReport:
     """Publish the batches of an append-only collection, in one commit.
 
     Batches in trouble stay staged and are reported; if one is not what the collection expects, none is published.
@@ -119,7 +129,8 @@ def _flush_batches(writer: Writer, head: ShardHead, audited: Audited, *, clock: 
     fail_point("flush.after-audit")
     if audited.is_refused:
         return _report(head, Audited(troubles=audited.troubles), head.state.upper)
-    leftovers = [Batch(branches=((batch.branch, batch.snapshot_id),)) for batch in audited.already_published]
+    useless = (*audited.already_published, *audited.to_ingest_again)
+    leftovers = [Batch(branches=((batch.branch, batch.snapshot_id),)) for batch in useless]
     if not audited.batches and not leftovers:
         return _report(head, audited, head.state.upper)
     batches, merged = list[Batch](), tuple[DataFile, ...]()
@@ -137,14 +148,18 @@ def _flush_batches(writer: Writer, head: ShardHead, audited: Audited, *, clock: 
         written=merged,
     )
     fail_point("flush.after-publish")
+    # Their bad rows were published with the good ones, or come again with them.
+    ingested = [batch.branch for batch in useless if batch.is_ingested]
+    if ingested and (quarantine := find_quarantine(shards, writer.shard)) is not None:
+        drop_staged(quarantine, ingested)
     return _report(head, audited, published.state.upper)
 
 
-def keep_open(head: ShardHead, audited: Audited, declaration: Declaration) -> None:
+def keep_open(audited: Audited, queued: Sequence[QueuedBatch], declaration: Declaration) -> None:
     """Put ingested rows onto the tag ``tidemark-open`` where rows are visible once they are persisted."""
     rules = declaration.lifecycle
     if rules is not None and rules.visible is Visible.WHEN_PERSISTED:
-        ingested = ingested_branches(head)
+        ingested = {batch.branch for batch in queued if batch.is_ingested}
         audited.batches = [
             replace(batch, is_open=any(branch in ingested for branch, _ in batch.branches)) for batch in audited.batches
         ]
@@ -166,7 +181,7 @@ def _report(head: ShardHead, audited: Audited, upper: Frontier) -> CollectionRep
 
 
 def _details(audited: Audited) -> dict[str, object]:
-    """Return the published ranges by producer, and which batches were left staged or needed nothing."""
+    """Return the published ranges by producer, and which batches were left staged, needed nothing, or come again."""
     details: dict[str, object] = {}
     ranges: dict[str, Ledger] = {}
     for batch in audited.batches:
@@ -182,6 +197,8 @@ def _details(audited: Audited) -> dict[str, object]:
             {"batch": str(trouble.queued.name), "kind": trouble.error.kind, "message": str(trouble.error)}
             for trouble in audited.troubles
         ]
+    if audited.to_ingest_again:
+        details["to_ingest_again"] = [str(batch.name) for batch in audited.to_ingest_again]
     if audited.already_published:
         details["already_published"] = [str(batch.name) for batch in audited.already_published]
     return details

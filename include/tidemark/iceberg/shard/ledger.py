@@ -88,11 +88,19 @@ class Ledger:
             ledger = ledger if ledger.overlaps(new) else ledger.add(new)
         return ledger
 
+    def union(self, other: Ledger) -> Ledger:
+        """Return the ledger with all numbers of ``other`` published too; the ranges of both may overlap."""
+        ledger = self
+        for new in other.ranges:
+            for hole in ledger.holes(new):
+                ledger = ledger.add(hole)
+        return ledger
+
 
 def with_forwarded(ledgers: Mapping[str, Ledger]) -> dict[str, Ledger]:
     """Return what was done with the batches of each producer: published here, or forwarded."""
     done: dict[str, Ledger] = {}
     for producer, ledger in ledgers.items():
         name = producer.removesuffix(FORWARDED)
-        done[name] = done.get(name, Ledger()).add_free(ledger.ranges)
+        done[name] = done.get(name, Ledger()).union(ledger)
     return done

@@ -90,6 +90,7 @@ def staged_now(shards: Shards, settings: Settings, names: Iterable[str]) -> dict
     return {
         name: StagedCollection(
             ranges=_ranges(batches),
+            in_buffer=_ranges(batch for batch in batches if batch.is_ingested),
             batches=len(batches),
             rows=sum(batch.rows for batch in batches),
             size_bytes=sum(batch.size_bytes for batch in batches),

@@ -19,6 +19,7 @@ class StagedCollection:
     """What is staged for one collection; corrections have no ``ranges``."""
 
     ranges: Ranges = field(default_factory=dict)
+    in_buffer: Ranges = field(default_factory=dict)  # that an ingest has read: what goes unpublished is read again
     corrections: dict[str, int] = field(default_factory=dict)  # branches, and the snapshots they point at
     upper: int | str | None = None  # at that time; None: not known
     batches: int
@@ -69,7 +70,11 @@ def verify(
         result["outcome"] = Outcome.FLUSHED.value
     if details:
         result["details"] = details
-    error = result["error"] or _explain_missing(name, missing, seen.still) or _explain_corrections(name, planned, seen)
+    error = (
+        result["error"]
+        or _explain_missing(name, planned, missing, seen.still)
+        or _explain_corrections(name, planned, seen)
+    )
     if error is None:
         return [result]
     failed = {"label": f"{name} (not flushed)", "outcome": Outcome.FAILED.value, "error": error}
@@ -102,7 +107,9 @@ def _parts(ledger: Ledger, ranges: Sequence[Sequence[int]]) -> tuple[list[Range]
     ]
 
 
-def _explain_missing(name: str, missing: Ranges, still: StagedCollection | None) -> dict[str, Any] | None:
+def _explain_missing(
+    name: str, planned: StagedCollection, missing: Ranges, still: StagedCollection | None
+) -> dict[str, Any] | None:
     """Return an error if a planned range is not published: it is still staged, or it is lost."""
     staged = still.ranges if still else {}
     waiting: list[str] = []
@@ -110,7 +117,8 @@ def _explain_missing(name: str, missing: Ranges, still: StagedCollection | None)
     for producer, ranges in missing.items():
         still_staged, unstaged = _parts(Ledger(tuple(Range(*pair) for pair in staged.get(producer, []))), ranges)
         waiting += [f"{producer} {part}" for part in still_staged]
-        lost += [f"{producer} {part}" for part in unstaged]
+        _, gone = _parts(Ledger(tuple(Range(*pair) for pair in planned.in_buffer.get(producer, []))), unstaged)
+        lost += [f"{producer} {part}" for part in gone]
     return _missing_error(name, lost, waiting, again="append it again")
 
 

@@ -6,6 +6,7 @@ import re
 
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment
+from tidemark.collections.mode import refuse_when_read_only
 from tidemark.errors import NotYetAvailable, UnknownObject
 from tidemark.iceberg.shards import Shards
 from tidemark.storage.command_log import ShardCommandLog
@@ -22,11 +23,12 @@ def restart_dataflow(shards: Shards, deployment: Deployment, name: str, *, who: 
     Raises:
         UnknownObject: If there is no such object; with near matches.
         NotYetAvailable: If no worker runs the object.
-        ReadOnly: If the deployment is read-only.
+        ReadOnly: If the deployment is read-only; nothing was changed.
     """
     objects = deployment.registry.objects()
     if name not in objects:
         raise UnknownObject.named(name, objects)
+    refuse_when_read_only(deployment, f"restart of {name!r}")  # before the log is made
     id_ = object_id(objects[name])
     log = ShardCommandLog.open(shards, deployment=deployment, clock=clock)
     starts = {row.command.id: row.index for row in retain(log.read(0)) if isinstance(row.command, Start)}
