@@ -5,13 +5,13 @@ Source: reference, collections_catalog_storage §9.1.
 
 from __future__ import annotations
 
-import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from tests.support.discarding import discard
+from tests.support.durable import contents, everything
 from tests.support.storage_workers import Workers
 from tidemark.cli.app import app
 from tidemark.clock import SystemClock
@@ -27,46 +27,12 @@ from tidemark.deployment.readiness import read_readiness
 from tidemark.errors import NotWritable, ReadOnly
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import NEVER
-from tidemark.iceberg.shards import SYSTEM
 from tidemark.report import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
-
-    from pyiceberg.table.metadata import TableMetadata
 
     from tests.support.homes import Home
-
-
-def everything(home: Home) -> dict[str, Any]:
-    """All that is durable and the leader's: both sides of the catalog, the tables, the buffer, the targets of sinks."""
-    shards = [*home.shards.all(), *home.shards.all(SYSTEM)]
-    return {
-        "catalog": home.dumps(),
-        "tables": {shard.identifier: of_the_leader(shard.load().table.metadata) for shard in shards},
-        "buffer": contents(home.buffer_folder),
-        "target": contents(home.folder / "out"),
-    }
-
-
-def of_the_leader(metadata: TableMetadata) -> dict[str, Any]:
-    """What a table is without the staging branches of deployment 2."""
-    properties = {name: value for name, value in metadata.properties.items() if name != "tidemark.ingest.quarantine.2"}
-    refs = {name: ref for name, ref in metadata.refs.items() if not name.startswith("staged/2/")}
-    apart = {ref.snapshot_id for name, ref in metadata.refs.items() if name not in refs}
-    return {
-        "properties": properties,
-        "schemas": (metadata.schemas, metadata.current_schema_id),
-        "refs": refs,
-        "snapshots": [each for each in metadata.snapshots if each.snapshot_id not in apart],
-        "statistics": [each for each in metadata.statistics if each.snapshot_id not in apart],
-    }
-
-
-def contents(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def test_hours_of_runs_change_nothing_of_the_leader(old: Home, new: Home) -> None:
