@@ -27,7 +27,8 @@ from tidemark.deployment.readiness import read_readiness
 from tidemark.errors import NotWritable, ReadOnly
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import NEVER
-from tidemark.report import Outcome
+from tidemark.ingest.persist.persist import Engine, persist_all
+from tidemark.report import SKIPPED_BECAUSE, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,6 +59,18 @@ def test_a_failure_suspends_nothing_of_the_leader(old: Home, new: Home) -> None:
     assert report.collections["events"].error is not None
     away.rename(old.buffer_folder)
     assert everything(old) == before
+
+
+def test_what_cannot_be_staged_is_left_to_the_leader(old: Home, new: Home) -> None:
+    maintained = maintain_all(None, new.deployment, [], clock=new.clock)
+    declared = new.registry.get("events")
+    persisted, _ = persist_all(new.shards, new.deployment, [declared], clock=new.clock, engine=Engine())
+    results = [*maintained.collections.values(), *persisted.collections.values()]
+    assert {(result.outcome, result.details[SKIPPED_BECAUSE]) for result in results} == {
+        (Outcome.SKIPPED, "deployment 2 stands by: the deployment that leads does this")
+    }
+    assert {*maintained.collections} >= {"events"}
+    assert maintain_all(None, old.deployment, ["events"], clock=old.clock).collections["events"].error is None
 
 
 def test_what_it_stages_is_kept_apart_and_listed(old: Home, new: Home) -> None:
