@@ -5,13 +5,13 @@ Source: reference, collections_catalog_storage §9.1.
 
 from __future__ import annotations
 
-import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from tests.support.discarding import discard
+from tests.support.durable import contents, everything
 from tests.support.storage_workers import Workers
 from tidemark.cli.app import app
 from tidemark.clock import SystemClock
@@ -28,47 +28,14 @@ from tidemark.deployment.readiness import read_readiness
 from tidemark.errors import NotWritable, ReadOnly
 from tidemark.iceberg.shard.ledger import Range
 from tidemark.iceberg.shard.state import NEVER
-from tidemark.iceberg.shards import SYSTEM
-from tidemark.report import Outcome
+from tidemark.ingest.persist.persist import Engine, persist_all
+from tidemark.report import SKIPPED_BECAUSE, Outcome
 from tidemark.storage.processes.restart import restart_dataflow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
-
-    from pyiceberg.table.metadata import TableMetadata
 
     from tests.support.homes import Home
-
-
-def everything(home: Home) -> dict[str, Any]:
-    """All that is durable and the leader's: both sides of the catalog, the tables, the buffer, the targets of sinks."""
-    shards = [*home.shards.all(), *home.shards.all(SYSTEM)]
-    return {
-        "catalog": home.dumps(),
-        "tables": {shard.identifier: of_the_leader(shard.load().table.metadata) for shard in shards},
-        "buffer": contents(home.buffer_folder),
-        "target": contents(home.folder / "out"),
-    }
-
-
-def of_the_leader(metadata: TableMetadata) -> dict[str, Any]:
-    """What a table is without the staging branches of deployment 2."""
-    properties = {name: value for name, value in metadata.properties.items() if name != "tidemark.ingest.quarantine.2"}
-    refs = {name: ref for name, ref in metadata.refs.items() if not name.startswith("staged/2/")}
-    apart = {ref.snapshot_id for name, ref in metadata.refs.items() if name not in refs}
-    return {
-        "properties": properties,
-        "schemas": (metadata.schemas, metadata.current_schema_id),
-        "refs": refs,
-        "snapshots": [each for each in metadata.snapshots if each.snapshot_id not in apart],
-        "statistics": [each for each in metadata.statistics if each.snapshot_id not in apart],
-    }
-
-
-def contents(folder: Path) -> dict[str, str]:
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 def test_hours_of_runs_change_nothing_of_the_leader(old: Home, new: Home) -> None:
@@ -94,6 +61,18 @@ def test_a_failure_suspends_nothing_of_the_leader(old: Home, new: Home) -> None:
     assert report.collections["events"].error is not None
     away.rename(old.buffer_folder)
     assert everything(old) == before
+
+
+def test_what_cannot_be_staged_is_left_to_the_leader(old: Home, new: Home) -> None:
+    maintained = maintain_all(None, new.deployment, [], clock=new.clock)
+    declared = new.registry.get("events")
+    persisted, _ = persist_all(new.shards, new.deployment, [declared], clock=new.clock, engine=Engine())
+    results = [*maintained.collections.values(), *persisted.collections.values()]
+    assert {(result.outcome, result.details[SKIPPED_BECAUSE]) for result in results} == {
+        (Outcome.SKIPPED, "deployment 2 stands by: the deployment that leads does this")
+    }
+    assert {*maintained.collections} >= {"events"}
+    assert maintain_all(None, old.deployment, ["events"], clock=old.clock).collections["events"].error is None
 
 
 def test_what_it_stages_is_kept_apart_and_listed(old: Home, new: Home) -> None:

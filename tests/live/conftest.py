@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from tests.support.warm_driver.start import WarmSpark
+    from tidemark.settings import Settings
     from tools.local_airflow.client import AirflowClient
 
 RECONCILE = "reconcile_collections"
@@ -33,13 +35,18 @@ SWITCH = "switch_mode"
 MIGRATE = "migrate_catalog"
 SINKS = "run_sinks"
 WORKERS = "run_storage_workers"
+INGEST = "ingest_write_buffer"
+LIFECYCLE = "buffer_lifecycle"
+PROMOTE = "promote_deployment"
 CONSUMER = "consume_readings"
+ALL_DAGS = {APPEND, CONSUMER, FLUSH, INGEST, LIFECYCLE, MAINTAIN, MIGRATE, PROMOTE, RECONCILE, SINKS, SWITCH, WORKERS}
 POLICY = Path(__file__).parent / "policy"
 RUN_SECONDS = 300.0  # far more than a run takes, whatever runs beside
 # By DAG, what tests change in its file: no run starts by the clock while another one is looked at, but for one append,
 # which starts as soon as its DAG is unpaused.
 CHANGES = {APPEND: ("0 * * * *", "0 0 1 * *"), FLUSH: ("*/10 * * * *", "0 0 1 1 *")}
-CHANGES |= {SINKS: CHANGES[FLUSH], WORKERS: ("schedule=timedelta(minutes=50)", "schedule=None")}
+CHANGES |= {SINKS: CHANGES[FLUSH], LIFECYCLE: CHANGES[FLUSH], INGEST: ("*/5 * * * *", "0 0 1 1 *")}
+CHANGES |= {WORKERS: ("schedule=timedelta(minutes=50)", "schedule=None")}
 
 AIRLINES = """  airlines:
     kind: differential
@@ -64,9 +71,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add what the tasks complained about to the report of a test that failed: it cannot be asked for later."""
     report = yield
-    airflow = item.funcargs.get("airflow")
-    if report.failed and isinstance(airflow, Standalone):
-        report.sections.append(("complaints in Airflow's logs", complaints(airflow.home, call.start)))
+    for name, airflow in item.funcargs.items():
+        if report.failed and isinstance(airflow, Standalone):
+            report.sections.append((f"complaints in the logs of {name}", complaints(airflow.home, call.start)))
     return report
 
 
@@ -106,36 +113,61 @@ def warm() -> Iterator[WarmSpark]:
         yield warm
 
 
-@pytest.fixture(scope="session")
-def airflow(installation: Home, dags: Path, warm: WarmSpark) -> Iterator[Standalone]:
-    home = installation.folder / "airflow"
+def make_airflow(home: Path, settings: Settings, warm: WarmSpark, dags: Path, **more: str) -> Standalone:
+    """Return an Airflow of its own in ``home``, which is to be started; ``more`` are environment variables."""
     home.mkdir()
     shutil.copy(migrated_database(), home)
     environment = {
         **QUICK,
         **warm.environment,
-        "TIDEMARK_HOME": str(installation.settings.home),
-        "TIDEMARK_JARS": str(installation.settings.jars),
+        "TIDEMARK_HOME": str(settings.home),
+        "TIDEMARK_JARS": str(settings.jars),
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",  # a killed task is found sooner than in 5 minutes
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "1",
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60.0",  # s; a busy machine answers late, and no task is lost for it
         "AIRFLOW__CORE__MAX_TASK_RETRY_DELAY": "2",  # s; no retry that a task's own delays decide waits longer
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",  # s; nobody edits a DAG meanwhile
+        **more,
     }
-    with Standalone(home=home, environment=environment, dags=dags, policy=POLICY) as airflow:
+    return Standalone(home=home, environment=environment, dags=dags, policy=POLICY)
+
+
+def load(client: AirflowClient) -> None:
+    """Give an Airflow its connections and pools, and wait for its DAGs."""
+    AirflowSettings.read().load_into(client)
+    client.wait_until(
+        lambda: {dag["dag_id"] for dag in client.request("GET", "dags")["dags"]} >= ALL_DAGS,
+        what="the DAGs to be parsed",
+        timeout_s=60,
+    )
+
+
+@contextmanager
+def working_on(client: AirflowClient, settings: Settings) -> Iterator[None]:
+    """Let an Airflow work on the stores of another home, by changing three connections."""
+    committed = AirflowSettings.read()
+    changed = {
+        "tidemark_catalog": {"host": str(settings.home / "catalog.db")},
+        "tidemark_stash": {"host": str(settings.home / "stash.db")},
+        "tidemark_warehouse": {"extra": f'{{"path": "{settings.home / "warehouse"}"}}'},
+    }
+    AirflowSettings(
+        connections={name: committed.connections[name] | change for name, change in changed.items()}
+    ).load_into(client)
+    try:
+        yield
+    finally:
+        committed.load_into(client)
+
+
+@pytest.fixture(scope="session")
+def airflow(installation: Home, dags: Path, warm: WarmSpark) -> Iterator[Standalone]:
+    with make_airflow(installation.folder / "airflow", installation.settings, warm, dags) as airflow:
         yield airflow
 
 
 @pytest.fixture(scope="session")
 def client(airflow: Standalone) -> Iterator[AirflowClient]:
     with airflow.client() as client:
-        AirflowSettings.read().load_into(client)
-        client.wait_until(
-            lambda: (
-                {dag["dag_id"] for dag in client.request("GET", "dags")["dags"]}
-                >= {APPEND, CONSUMER, FLUSH, MAINTAIN, MIGRATE, RECONCILE, SINKS, SWITCH, WORKERS}
-            ),
-            what="the DAGs to be parsed",
-            timeout_s=60,
-        )
+        load(client)
         yield client

@@ -1,4 +1,4 @@
-"""What tasks and components of a live Airflow complained about: shown when a live test fails, and gone with it else."""
+"""What tasks and components of a live Airflow have logged; complaints are shown when a live test fails."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ def complaints(home: Path, since: float) -> str:
     components = (home / "standalone.log").read_text(encoding="utf-8", errors="replace").splitlines()
     worst = [line for line in components if "[error" in line or "Failing" in line]
     return "\n".join(complaint[:LONGEST] for complaint in [*found, *worst[-LAST_LINES:]])
+
+
+def said(home: Path, dag_id: str, run_id: str, task_id: str) -> str:
+    """Return what the tries of a task of a run have logged, below ``AIRFLOW_HOME``."""
+    logs = (home / "logs" / f"dag_id={dag_id}" / f"run_id={run_id}" / f"task_id={task_id}").rglob("*.log")
+    return "".join(path.read_text(encoding="utf-8", errors="replace") for path in logs)
 
 
 def _errors(path: Path) -> Iterator[str]:

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.conftest import settings_in
-from tests.live.conftest import MIGRATE, RUN_SECONDS
+from tests.live.conftest import MIGRATE, RUN_SECONDS, working_on
 from tests.live.drivers import driver_of
 from tests.support.homes import Home, put
 from tidemark.catalog.opening.opening import Direction
-from tools.local_airflow.settings import AirflowSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,17 +33,8 @@ def catalog(client: AirflowClient, installation: Home) -> Iterator[Home]:
     folder.mkdir()
     home = Home(settings_in(folder))
     home.open(Direction.ROLLBACK, add=[f"row {number}" for number in range(ITEMS)])
-    committed = AirflowSettings.read()
-    changed = {
-        "tidemark_catalog": {"host": str(folder / "catalog.db")},
-        "tidemark_stash": {"host": str(folder / "stash.db")},
-        "tidemark_warehouse": {"extra": f'{{"path": "{folder / "warehouse"}"}}'},
-    }
-    AirflowSettings(
-        connections={name: committed.connections[name] | change for name, change in changed.items()}
-    ).load_into(client)
-    yield home
-    committed.load_into(client)
+    with working_on(client, home.settings):
+        yield home
 
 
 def test_a_killed_copy_is_made_again_and_nothing_is_lost(client: AirflowClient, catalog: Home, warm: WarmSpark) -> None:

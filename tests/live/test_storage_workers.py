@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.live.conftest import RUN_SECONDS, WORKERS
+from tests.live.task_logs import said
 from tests.support.homes import Home
 from tidemark.clock import SystemClock
 from tidemark.storage.view import read_view
@@ -70,12 +71,6 @@ def task_states(client: AirflowClient, run_id: str) -> dict[str, str]:
     return {task: str(instance["state"]) for task, instance in client.tasks(WORKERS, run_id).items()}
 
 
-def said(airflow: Standalone, run_id: str, task_id: str) -> str:
-    """Return what the tries of a task of a run have logged."""
-    logs = (airflow.home / "logs" / f"dag_id={WORKERS}" / f"run_id={run_id}" / f"task_id={task_id}").rglob("*.log")
-    return "".join(path.read_text(encoding="utf-8", errors="replace") for path in logs)
-
-
 def commit_times_ms(home: Home) -> list[int]:
     """Return when rows were committed, which comes after the commit of the empty collection."""
     return [entry.timestamp_ms for entry in home.shard(NAME).load().table.metadata.snapshot_log][1:]
@@ -119,7 +114,7 @@ def test_runs_hand_over_without_a_gap_and_a_killed_worker_is_back(
             "wait_until_led": "success", "plan_workers": "success", "watch": "success",
             "work[0]": "success", "work[1]": "success",
         }  # fmt: skip
-        told = said(airflow, first, "work")
+        told = said(airflow.home, WORKERS, first, "work")
         assert "storage worker 1 died (-9)" in told
         assert all(f"storage worker {index}: a successor took over" in told for index in range(2))
     finally:

@@ -12,10 +12,12 @@ from typing import Final, Protocol, TypeVar
 
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment
+from tidemark.collections.mode import stands_by
 from tidemark.collections.objects.standing import Standing
 from tidemark.errors import OutOfTime, Refused, TidemarkError
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.leases.holding import holding
+from tidemark.iceberg.leases.protection import MAINTENANCE
 from tidemark.iceberg.shard.damage import naming_damage
 from tidemark.iceberg.shards import Shards
 from tidemark.report import SKIPPED_BECAUSE, CollectionReport, ErrorReport, Outcome, Report
@@ -28,6 +30,7 @@ log = logging.getLogger(__name__)
 FOLLOWING: Final = frozenset(
     {"ingest", "sink"}
 )  # what runs by itself after a source, or a collection, and is suspended
+LEADERS_ALONE: Final = frozenset({MAINTENANCE, "persist"})  # what cannot be staged, and waits for the next run
 
 
 class Named(Protocol):
@@ -61,12 +64,16 @@ def run_one_by_one(
     is the start of the whole run, in ms since the Unix epoch. ``shard_of`` names the shard whose files are read.
     Collections that are paused are skipped, unless the operation ``goes_on_paused``, as maintenance does, which leaves
     the contents alone; those that are suspended for now by an operation of ``FOLLOWING``: others may be what helps.
-    The collection whose run a time limit of the deployment ends has failed, and those after it are skipped.
+    The collection whose run a time limit of the deployment ends has failed, and those after it are skipped. All are
+    skipped if the deployment stands by, and the operation is one of ``LEADERS_ALONE``.
     """
     reports: dict[str, CollectionReport] = {}
     left: list[str] = []
     chosen, settings, suspends = list(collections), deployment.settings, operation in FOLLOWING
     ids: dict[str, int | None] = {}
+    if chosen and operation in LEADERS_ALONE and stands_by(deployment):
+        why = f"deployment {deployment.generation} stands by: the deployment that leads does this"
+        reports, chosen = {collection.name: skipped(why) for collection in chosen}, []
 
     def run_unless_resting(collection: Collection) -> CollectionReport:
         """Look into the catalog when the turn has come: the runs before may have taken hours."""
