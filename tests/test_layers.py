@@ -56,7 +56,9 @@ LAYERS = (
 )
 UPWARD_ON_PURPOSE = {
     # In annotations alone: an error names the tokens that it tells apart.
-    ("tidemark.errors", "tidemark.iceberg.shard.token")
+    ("tidemark.errors", "tidemark.iceberg.shard.token"),
+    # The version alone, which stands there for everybody to find.
+    ("tidemark.collections.system.findings", "tidemark"),
 }
 PURE = [
     *FOUNDATION,
