@@ -10,6 +10,7 @@ from typing import NamedTuple
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.errors import UsageError
+from tidemark.iceberg.shard.ledger import SEQUENCER
 from tidemark.write_buffer.back_end import Connection
 from tidemark.write_buffer.reader import Reader
 
@@ -18,7 +19,6 @@ BATCHES = ".batches"  # behind a log's name: the log that names its batches
 RETRIED = ".retried"  # behind a producer's name: entries of which no bad row is left
 RETRIED_ROWS = ".retried.rows"  # single rows of other entries
 ROWS_BITS = 32  # of a row's number there, for its place in the entry
-_PRODUCER = re.compile(r"(.+)\.([0-9a-f]{8})\.(\d+)")
 
 
 class Bounds(NamedTuple):
@@ -50,7 +50,7 @@ class BufferLog:
     @classmethod
     def of_producer(cls, producer: str) -> BufferLog:
         """Return the log that has a sequencer of that name; one without sequencers for the name of anything else."""
-        match = _PRODUCER.fullmatch(producer)
+        match = SEQUENCER.fullmatch(producer)
         return cls(match[1], match[2]) if match else cls(producer, "")
 
     @property
@@ -64,17 +64,17 @@ class BufferLog:
 
     def sequencer_of(self, producer: str) -> int | None:
         """Return the sequencer of a producer name; None if the producer belongs to another log."""
-        match = _PRODUCER.fullmatch(producer)
+        match = SEQUENCER.fullmatch(producer)
         return int(match[3]) if match and match[1] == self.name and match[2] == self.digest else None
 
     def is_other_log(self, producer: str) -> bool:
         """Tell whether a producer is a sequencer of another log of the same name."""
-        match = _PRODUCER.fullmatch(producer)
+        match = SEQUENCER.fullmatch(producer)
         return match is not None and match[1] == self.name and match[2] != self.digest
 
     def is_elsewhere(self, producer: str) -> bool:
         """Tell whether a producer is a sequencer of another log of whatever name, but for the log of the batches."""
-        match = _PRODUCER.fullmatch(producer)
+        match = SEQUENCER.fullmatch(producer)
         return match is not None and match[1] != self.name + BATCHES and f"{match[1]}.{match[2]}" != self.id
 
 

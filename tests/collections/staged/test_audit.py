@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +19,17 @@ from tidemark.collections.append.append import append_rows, with_batch_columns
 from tidemark.collections.append.interval import missing_ranges
 from tidemark.collections.append.unnumbered import append_blindly
 from tidemark.collections.declarations.append_only import Expectations
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode
-from tidemark.collections.staged.batches import BatchName, list_batches
+from tidemark.collections.staged.audit import audit
+from tidemark.collections.staged.batches import BatchName, list_batches, queued_batches
 from tidemark.collections.staged.discard import Selection
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import ExpectationFailed, InputsGone, RangeOverlap
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.shard.branch_names import COMPACTION, pending_name
-from tidemark.iceberg.shard.ledger import Range
+from tidemark.iceberg.shard.ledger import Ledger, Range
 from tidemark.iceberg.shard.state_reader import read_state
 from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import branch_name, drop_staged, find_abandoned, read_intact, settle
@@ -110,6 +113,22 @@ def test_damaged_batch_holds_no_other_back_and_is_appended_again(events: Shard, 
     assert append_numbers(events, home, 0, 2).outcome is Outcome.APPENDED
     assert visible(events) == Counter([*numbers(0, 2), *numbers(4, 6)])
     assert events.load().staged_branches == {}
+
+
+@pytest.mark.parametrize(("producer", "comes_again"), [("p", False), ("shop.0123abcd.0", True)])
+def test_of_what_an_ingest_staged_only_entries_come_again(
+    events: Shard, home: Settings, producer: str, *, comes_again: bool
+) -> None:
+    """A batch that was appended into the buffer is taken as a whole, or not at all: it waits for somebody."""
+    stage_numbers(events, home, 0, 2)
+    head = events.load()
+    (staged,) = queued_batches(head, collection="events")
+    batch = replace(staged, name=BatchName(producer, Range(0, 2)), is_ingested=True)
+    published = replace(head.state, ledgers={producer: Ledger((Range(0, 1),))})
+    source = {"buffer": "file:///nowhere", "table": "events"}
+    reader = {"name": "events", "kind": "append-only", "schema": "k bigint", "source": source}
+    found = audit(replace(head, state=published), [batch], Declaration.model_validate(reader))
+    assert (found.to_ingest_again == [batch], bool(found.troubles)) == (comes_again, not comes_again)
 
 
 @pytest.mark.parametrize("lost", LOST)

@@ -18,7 +18,7 @@ from tidemark.errors import DamagedBatch, ExpectationFailed, RangeOverlap, Tidem
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.shard.damage import READERS
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.ledger import FORWARDED, Ledger
+from tidemark.iceberg.shard.ledger import FORWARDED, SEQUENCER, Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ def audit(head: ShardHead, queued: Sequence[QueuedBatch], declaration: Declarati
 
     A batch whose range is in the ledger adds nothing; a batch is in trouble if the ledger has a part of its range. Of
     two batches that overlap, the first one in ``queued`` is published. Where a flush forwards batches into a buffer and
-    keeps no rows, the ledger of forwarded batches counts as well. Of a batch that an ingest has read from the buffer,
-    the next ingest reads again what the ledger lacks.
+    keeps no rows, the ledger of forwarded batches counts as well. Of entries that an ingest has read from a sequencer,
+    the next ingest reads again what the ledger lacks; a batch that was appended into the buffer it takes as a whole.
     """
     audited = Audited()
     expect = declaration.expect if declaration else None
@@ -70,7 +70,7 @@ def audit(head: ShardHead, queued: Sequence[QueuedBatch], declaration: Declarati
         ledger = accepted.union(ledgers.get(producer + FORWARDED, Ledger())) if is_forwarded else accepted
         if ledger.covers(wanted):
             audited.already_published.append(batch)
-        elif batch.is_ingested and reads_buffer and ledger.overlaps(wanted):
+        elif batch.is_ingested and reads_buffer and SEQUENCER.fullmatch(producer) and ledger.overlaps(wanted):
             audited.to_ingest_again.append(batch)
         elif overlap := ledger.overlaps(wanted):
             message = f"staged range {wanted} of producer {producer!r} overlaps {', '.join(map(str, overlap))}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from tidemark.errors import UsageError
 
 # Behind a producer's name: the ledger of batches that went from here into a write buffer, and have no rows here.
 FORWARDED = ".forwarded"
+# The producer of a sequencer of a write buffer: log, identity of the log, number.
+SEQUENCER = re.compile(r"(.+)\.([0-9a-f]{8})\.(\d+)")
 
 
 class Range(NamedTuple):
