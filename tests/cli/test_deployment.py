@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import typer
 
 from tests.support.homes import Home
+from tidemark.catalog.items.kinds import DeploymentState
 from tidemark.cli.app import app
 from tidemark.clock import SystemClock
 from tidemark.collections.system.recorder import record_run
+from tidemark.deployment.readiness import read_readiness
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,3 +99,16 @@ def test_json_is_one_document(new: Home, tidemark: Any) -> None:
     assert (found["generation"], found["mode"]) == (2, "read-write")
     assert found["flush"]["collections"]["events"]["outcome"] == "flushed"
     assert SystemClock().now_ms() - found["since"] < 60_000
+
+
+def test_what_is_applied_while_somebody_thinks_voids_the_answer(
+    new: Home, tidemark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(new)
+    old, terminal = new.of_generation(1), io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: old.declare_reader(source={"every": "1s"}))
+    code, _, error = tidemark("promote")
+    assert (code, "it was altered since this deployment's last run over it" in error) == (65, True), error
+    assert read_readiness(old.deployment, clock=old.clock).state is DeploymentState.IS_LEADER

@@ -14,6 +14,7 @@ from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import FAIL_POINTS as SWITCHED
 from tidemark.collections.staged.flush import flush_all
 from tidemark.collections.system.recorder import record_run
+from tidemark.deployment.caught_up import Progress
 from tidemark.deployment.promotion import FAIL_POINTS, check_plan, make_plan, plan_text, promote
 from tidemark.deployment.readiness import Readiness, read_readiness
 from tidemark.errors import FencedByGeneration, NotCaughtUp, Refused, TidemarkError, UsageError
@@ -72,6 +73,21 @@ def test_what_no_run_of_it_looks_at_holds_nothing_up(old: Home, new: Home) -> No
         "gate": "appends go on a",
         "last": "the leader alon",
     }
+
+
+def test_a_sink_is_late_since_the_first_change_that_its_target_lacks(old: Home, new: Home) -> None:
+    catch_up(new)
+    old.clock.step(46 * MINUTE_MS)  # nothing comes, and the sink's hold stays where it was
+    old.send_rows(0, 1)
+    old.ingest()
+    run(new)
+    (sink,) = [each for each in look(new).objects if each.name == "copies"]
+    assert (sink.progress, sink.lag_ms) == (Progress.CAUGHT_UP, 0)
+    old.clock.step(6 * MINUTE_MS)
+    (sink,) = [each for each in look(new).objects if each.name == "copies"]
+    assert (sink.progress, sink.lag_ms) == (Progress.CATCHING_UP, 6 * MINUTE_MS - 1)  # a change is at its upper
+    old.run_sink()
+    assert [each.lag_ms for each in look(new).objects if each.name == "copies"] == [0]
 
 
 def test_what_is_altered_has_to_be_looked_at_again(old: Home, new: Home) -> None:
