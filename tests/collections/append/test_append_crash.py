@@ -138,7 +138,7 @@ def test_old_leader_appends_until_the_new_one_flushes(events: Shard, home: Setti
     assert staged.rows == 3
     assert run_command(home, *append_arguments(tmp_path, 0, 2)) == ExitCode.OK
     writer = Writer.join(events, home.generation)
-    assert run_command(newer, "mode", "read-write") == ExitCode.OK
+    switch(newer, Mode.READ_WRITE)
     racing = [start_command(newer, "flush"), start_command(home, *append_arguments(tmp_path, 2, 4))]
     assert [process.exit_code() for process in racing] == [ExitCode.OK, ExitCode.FENCED]
     assert visible(events) == Counter([*numbers(0, 2), *numbers(100, 103)])
