@@ -130,10 +130,9 @@ def _judge_finding(judgement: Judgement, watched: Watched, rules: Rules, *, now_
     if found.error:
         return replace(late, why=f"its last run failed: {found.error}", hint=found.hint or late.hint)
     lag_ms = _lag_ms(watched, found)
-    if watched.stale or lag_ms > rules.allowed_lag_ms:
+    # What was staged may be stale by then, as where both deployments run at the same hour: the flush reconciles it.
+    if lag_ms > rules.allowed_lag_ms:
         why = f"the leader has changed it {duration_text(lag_ms)} after this deployment's last run over it"
-        if watched.stale:
-            why = f"{watched.stale} of its staged corrections are of contents that the leader has changed since"
         return replace(late, lag_ms=lag_ms, why=why)
     well_ms = 0 if found.well_since_ms is None else now_ms - found.well_since_ms
     if well_ms < rules.stable_ms:
