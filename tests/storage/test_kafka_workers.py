@@ -116,16 +116,21 @@ def test_every_row_comes_once_whoever_dies(
     assert declared.ids() == list(range(produced.sent))
     wait_until(lambda: len(carried(tmp_path / "out")) >= produced.sent, 60)
     assert carried(tmp_path / "out") == list(range(produced.sent))
+    wait_until(lambda: len(running(declared.settings)) == 2, 60)  # the exit code tells of one that is not back
     workers.terminate()
     assert workers.wait(120) == 0
-    assert not [each for each in read_view(declared.settings)["workers"] if each["state"] == "running"]
+    assert not running(declared.settings)
+
+
+def running(settings: Settings) -> list[dict[str, Any]]:
+    """Return the workers that run, as the view has them."""
+    return [each for each in read_view(settings)["workers"] if each["state"] == "running"]
 
 
 def kill_one_worker(settings: Settings, draw: random.Random) -> None:
-    running: list[dict[str, Any]] = [each for each in read_view(settings)["workers"] if each["state"] == "running"]
-    if running:
+    if found := running(settings):
         with suppress(ProcessLookupError):
-            os.kill(int(str(draw.choice(running)["process"]).rpartition(":")[2]), signal.SIGKILL)
+            os.kill(int(str(draw.choice(found)["process"]).rpartition(":")[2]), signal.SIGKILL)
 
 
 def carried(folder: Path) -> list[int]:
