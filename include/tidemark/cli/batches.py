@@ -291,7 +291,7 @@ def mode(wanted: WantedMode = None, *, why: Why = "", as_json: AsJson = False) -
         deployment = load_deployment()
         stored = switch_mode(connect_shards(settings), deployment, Mode(wanted), who=current_user(), why=why)
         shown = mode_of(stored, settings.generation)
-        if shown is Mode.READ_ONLY and stored.generation == settings.generation:  # not one that stands by
+        if shown is Mode.READ_ONLY:
             from tidemark.sinks.fencing import fence_sinks  # noqa: PLC0415
 
             unfenced = fence_sinks(deployment)

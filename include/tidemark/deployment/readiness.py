@@ -19,6 +19,7 @@ from tidemark.deployment.caught_up import Judgement, Progress, Rules, Watched, f
 from tidemark.errors import CorruptState, NotLed
 from tidemark.iceberg.shard.branch_names import STAGED
 from tidemark.iceberg.shard.state_reader import ShardSummary, read_states
+from tidemark.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,9 @@ def read_readiness(deployment: Deployment, *, clock: Clock) -> Readiness:
             raise  # the catalog is moved, or opened by the leader
         state = DeploymentState.PROMOTING  # a promotion of this deployment is in the middle of its open, or died there
         return Readiness(generation=generation, stored=stored, state=state, objects=())
+    if stored.generation == generation:
+        state = find_leading_state(deployment.settings, stored)
+        return Readiness(generation=generation, stored=stored, state=state, objects=())
     look = Look(
         generation=generation,
         stored=stored,
@@ -75,15 +79,20 @@ def read_readiness(deployment: Deployment, *, clock: Clock) -> Readiness:
         objects=objects,
         states=read_states(deployment.settings),
         findings=read_findings(deployment.settings),
-        is_promoting=read_promotion(deployment.settings) is not None,
         standings=deployment.objects.read(),
     )
     return look.judge(now_ms=clock.now_ms())
 
 
+def find_leading_state(settings: Settings, stored: StoredMode) -> DeploymentState:
+    """Return the state of a deployment that no older one leads: none of its objects is judged."""
+    is_promoting = read_promotion(settings) is not None
+    return find_state(stored, settings.generation, (), has_run=True, is_promoting=is_promoting)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What was read at one time, of which a deployment is judged."""
+    """What was read at one time, of which a deployment that stands by is judged."""
 
     generation: int
     stored: StoredMode
@@ -91,16 +100,16 @@ class Look:
     objects: Mapping[str, CatalogObject]
     states: Mapping[str, ShardSummary | CorruptState]
     findings: Mapping[str, Finding]
-    is_promoting: bool
     standings: Mapping[str, Standing]
 
     def judge(self, *, now_ms: int) -> Readiness:
-        """Return how far the deployment is; without objects if it leads."""
-        judged = self.objects.items() if self.stored.generation != self.generation else ()
+        """Return how far the deployment is."""
         rules = Rules()
-        judgements = tuple(judge(self._watch(name, known), rules, now_ms=now_ms) for name, known in judged)
+        judgements = tuple(
+            judge(self._watch(name, known), rules, now_ms=now_ms) for name, known in self.objects.items()
+        )
         has_run = bool(self.findings)
-        state = find_state(self.stored, self.generation, judgements, has_run=has_run, is_promoting=self.is_promoting)
+        state = find_state(self.stored, self.generation, judgements, has_run=has_run, is_promoting=False)
         return Readiness(generation=self.generation, stored=self.stored, state=state, objects=judgements)
 
     def _watch(self, name: str, known: CatalogObject) -> Watched:

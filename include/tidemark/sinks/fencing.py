@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidemark.collections.deployment import Deployment
+from tidemark.collections.mode import stands_by
 from tidemark.errors import TidemarkError
 from tidemark.sinks.targets.registry import open_target
 from tidemark.sinks.turns import find_run
@@ -14,7 +15,12 @@ def fence_sinks(deployment: Deployment) -> list[str]:
     Return, for each sink whose target cannot be asked, why: a run of it that has looked at the mode already may still
     write. So may the first load into a target that is made with the commit, after a last look at the mode: a sink whose
     target is not there yet is named while a run of it is under way.
+
+    A deployment that stands by fences nothing: the runs are the leader's, whose mode it has not switched. Raises as
+    ``stands_by``.
     """
+    if stands_by(deployment):
+        return []
     unfenced = []
     for name, applied in deployment.registry.read().sinks.items():
         try:

@@ -80,9 +80,11 @@ def note_findings(
     if not told:
         return
     applied, before = deployment.registry.read(), read_findings(deployment.settings)
-    for name, known, result in told:
-        found = _find(known, result, definition_of(applied, name), before.get(name), now_ms=now_ms)
-        _execute(deployment.settings, _PUT, name, json.dumps(asdict(found)))
+    found = {
+        name: _find(known, result, definition_of(applied, name), before.get(name), now_ms=now_ms)
+        for name, known, result in told
+    }
+    _execute(deployment.settings, _PUT, *((name, json.dumps(asdict(each))) for name, each in found.items()))
 
 
 def read_findings(settings: Settings) -> Mapping[str, Finding]:
@@ -99,7 +101,7 @@ def read_findings(settings: Settings) -> Mapping[str, Finding]:
 
 def note_promotion(settings: Settings, promotion: NotedPromotion) -> None:
     """Store that a promotion of this deployment begins, before the leader is fenced. Raises ``Unreachable``."""
-    _execute(settings, _PUT, _PROMOTION, json.dumps(asdict(promotion)))
+    _execute(settings, _PUT, (_PROMOTION, json.dumps(asdict(promotion))))
 
 
 def read_promotion(settings: Settings) -> NotedPromotion | None:
@@ -110,7 +112,7 @@ def read_promotion(settings: Settings) -> NotedPromotion | None:
 
 def forget_promotion(settings: Settings) -> None:
     """Store that the promotion has come to its end. Raises ``Unreachable``."""
-    _execute(settings, _FORGET, _PROMOTION)
+    _execute(settings, _FORGET, (_PROMOTION,))
 
 
 def _read(settings: Settings) -> dict[str, dict[str, Any]]:
@@ -118,10 +120,12 @@ def _read(settings: Settings) -> dict[str, dict[str, Any]]:
         return {name: json.loads(value) for name, value in statements.query(_READ, settings.generation)}
 
 
-def _execute(settings: Settings, statement: str, *values: str) -> None:
+def _execute(settings: Settings, statement: str, *rows: tuple[str, ...]) -> None:
+    """Execute the statement for each row of values, over one connection."""
     with closing(_statements(settings)) as statements:
         try:
-            statements.execute(statement, settings.generation, *values)
+            for values in rows:
+                statements.execute(statement, settings.generation, *values)
         except statements.failures as error:
             raise Unreachable(
                 f"what deployment {settings.generation} found cannot be stored: {first_line(error)}",

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tidemark.catalog.deployment.modes import look_at_mode
-from tidemark.collections.system.findings import list_standing_by, read_findings, read_promotion
-from tidemark.deployment.caught_up import find_state
-from tidemark.deployment.readiness import Look
+from tidemark.collections.system.findings import list_standing_by, read_findings
+from tidemark.deployment.readiness import Look, find_leading_state
 from tidemark.orchestration.status_page.observed import Observer
 
 
@@ -39,8 +38,7 @@ def show_deployments(observer: Observer, *, now_ms: int) -> dict[str, Any]:
         "objects": [],
     }
     if stored.generation >= own:  # it leads, or is about to, or did so once: no object is judged
-        is_promoting = read_promotion(observer.settings) is not None
-        return shown | {"state": find_state(stored, own, (), has_run=True, is_promoting=is_promoting).value}
+        return shown | {"state": find_leading_state(observer.settings, stored).value}
     if contents.obstacle is not None:
         return shown | {"state": None}
     look = Look(
@@ -50,7 +48,6 @@ def show_deployments(observer: Observer, *, now_ms: int) -> dict[str, Any]:
         objects=contents.objects,
         states=seen.states,
         findings=read_findings(observer.settings),
-        is_promoting=False,  # then the open has not begun
         standings=contents.standings,
     )
     found = look.judge(now_ms=now_ms)
