@@ -30,7 +30,7 @@ from datetime import UTC, datetime, timedelta
 from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
 
 from tidemark.orchestration.driver_or_spark import LEFT, REPORT, SPARK_ARGUMENTS, list_both
-from tidemark.orchestration.results import show_result
+from tidemark.orchestration.results import tell_results
 from tidemark.orchestration.retry_policy import RETRIES
 from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
 from tidemark.orchestration.spark_application import SparkApplicationOperator
@@ -74,8 +74,7 @@ def append_batches() -> None:
         XComArg(appended.operator, key=REPORT), XComArg(appended.operator, key=LEFT), [with_spark.output]
     )
     LedSensor(task_id="wait_until_led") >> appended
-    # One at a time: of two first events of one asset at once, Airflow fails the task of the second one.
-    show_result.override(max_active_tis_per_dag=1).expand(result=results)
+    tell_results(results, of_many_runs=True)
 
 
 append_batches()

@@ -43,7 +43,7 @@ from datetime import UTC, datetime, timedelta
 from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
 
 from tidemark.orchestration.driver_or_spark import LEFT, REPORT, SPARK_ARGUMENTS, list_both
-from tidemark.orchestration.results import show_result
+from tidemark.orchestration.results import tell_results
 from tidemark.orchestration.retry_policy import RETRIES
 from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
 from tidemark.orchestration.spark_application import SparkApplicationOperator
@@ -105,7 +105,7 @@ def buffer_lifecycle() -> None:
         XComArg(persisted.operator, key=REPORT), XComArg(persisted.operator, key=LEFT), [with_spark.output, replayed]
     )
     LedSensor(task_id="wait_until_led") >> persisted >> replayed
-    show_result.expand(result=results)
+    tell_results(results)
 
 
 buffer_lifecycle()

@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from airflow.sdk import CronDataIntervalTimetable, Param, dag
 
 from tidemark.orchestration.preflight import prepare_maintenance
-from tidemark.orchestration.results import list_results, show_result
+from tidemark.orchestration.results import list_results, tell_results
 from tidemark.orchestration.retry_policy import RETRIES
 from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
 from tidemark.orchestration.spark_application import SparkApplicationOperator
@@ -58,7 +58,7 @@ def maintain_collections() -> None:
         execution_timeout=timedelta(hours=5),
     )
     LedSensor(task_id="wait_until_led") >> prepared
-    show_result.expand(result=list_results(maintain.output))
+    tell_results(list_results(maintain.output))
 
 
 maintain_collections()

@@ -1,7 +1,7 @@
 """### Carry collections into other systems
 
 Each **sink** carries a collection, or its changes, into a table, a topic or a folder. A run starts when a collection
-has changed (asset `tidemark_changed`, which every change of any collection is an event of), and every ten minutes.
+has changed (asset `tidemark_changed`, one event of a run for all that it changed), and every ten minutes.
 
 `wait_until_led` waits while the system's own catalog is moved → `list_sinks` checks the stores → `run_sink` is one
 mapped task for each sink, named after it: it asks the target how far it came, and carries what came since, rows and

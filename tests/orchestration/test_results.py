@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from tidemark.orchestration.results import COLLECTIONS, published_facts, show_result
+from tidemark.orchestration.results import CHANGED, COLLECTIONS, announce_changes, published_facts, show_result
 from tidemark.report import CollectionReport, Outcome
 
 RANGES = {"source": [[0, 10]]}
@@ -75,3 +75,15 @@ def test_each_closed_or_reopened_partition_is_an_event_of_its_own() -> None:
     found = [(event.dest_asset_key.name, event.extra) for event in events[COLLECTIONS].asset_alias_events]
     assert found[:2] == [("tidemark_weather_closed", each) for each in closed]
     assert found[2:] == [("tidemark_weather_reopened", each) for each in reopened]
+
+
+def test_a_run_announces_all_that_it_changed_at_once() -> None:
+    changed, other, staged = (result("reconcile", outcome) for outcome in ("corrected", "unchanged", "staged"))
+    events = OutletEventAccessors()
+    results = [changed, other | {"name": "planes"}, staged | {"name": "events"}]
+    assert announce_changes.function(results, outlet_events=events) == ["planes", "weather"]
+    assert events[CHANGED].extra == {
+        "collections": {"planes": published_facts(other), "weather": published_facts(changed)}
+    }
+    with pytest.raises(AirflowSkipException, match="no collection has changed"):
+        announce_changes.function([staged])

@@ -23,7 +23,9 @@ log = logging.getLogger(__name__)
 
 # Which collections there are is known at run time only, so the tasks name an alias, which becomes the assets.
 COLLECTIONS = AssetAlias("tidemark_collections")
-# Every change of a collection is an event of this one, too: a DAG that follows all of them need not know their names.
+# A DAG that follows all collections need not know their names. A run that changes any is one event: from a task of its
+# own that names the asset itself, as of two tasks that come to one asset by an alias for the first time, and end at
+# once, Airflow fails the second.
 CHANGED = Asset(name="tidemark_changed", uri="x-tidemark://changed")
 FACTS = ("outcome", "lower", "upper", "inserted", "retracted", "generation")
 INVISIBLE = frozenset({"staged", "forwarded", "skipped", "refused", "failed"})
@@ -104,7 +106,6 @@ def show_result(result: dict[str, Any], outlet_events: Any = None) -> dict[str, 
     name = show(result)
     if facts := published_facts(result):
         outlet_events[COLLECTIONS].add(collection_asset(name), extra=facts)
-        outlet_events[COLLECTIONS].add(CHANGED, extra={"collection": name, **facts})
     for closed in result.get("details", {}).get("closed", ()):  # an event for each partition
         outlet_events[COLLECTIONS].add(closed_asset(name), extra=closed)
     for reopened in result.get("details", {}).get("reopened", ()):
@@ -113,6 +114,27 @@ def show_result(result: dict[str, Any], outlet_events: Any = None) -> dict[str, 
         with suppress(TidemarkError):  # a store that is away leaves a gap
             send_staged({name: read_state(load_settings(), name)}, now_ms=SystemClock().now_ms())
     return result
+
+
+@task(outlets=[CHANGED], retries=LIGHT_RETRIES, retry_delay=LIGHT_RETRY_DELAY)
+def announce_changes(results: list[dict[str, Any]], outlet_events: Any = None) -> list[str]:
+    """Emit one event of all collections that a run has changed, with the facts by name; skip if it has changed none."""
+    facts = {result["name"]: published_facts(result) for result in results}
+    changed = {name: each for name, each in facts.items() if each}
+    if not changed:
+        raise AirflowSkipException("no collection has changed")
+    outlet_events[CHANGED].extra = {"collections": changed}
+    return sorted(changed)
+
+
+def tell_results(results: Any, *, of_many_runs: bool = False) -> Any:
+    """Add the tasks to the present DAG that show each result and announce what has changed; return the former.
+
+    ``of_many_runs``: runs of the DAG may end at once. Of two first events of one asset, Airflow fails the second task.
+    """
+    announce_changes(results)
+    shown: Any = show_result.override(max_active_tis_per_dag=1) if of_many_runs else show_result
+    return shown.expand(result=results)
 
 
 def show(result: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from tidemark.orchestration.connections import load_settings, with_source_connec
 from tidemark.orchestration.driver_or_spark import finish
 from tidemark.orchestration.metrics import send_staged
 from tidemark.orchestration.preflight import check_spark, load_checked_settings
-from tidemark.orchestration.results import show_result
+from tidemark.orchestration.results import tell_results
 from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 from tidemark.orchestration.sensors.mode import see_mode
 from tidemark.orchestration.spark_application import SparkApplicationOperator
@@ -176,4 +176,4 @@ def flush_staged() -> tuple[Any, Any]:
     )
     plan: Any = XComArg(staged.operator, key=PLAN)
     results: Any = verify_flush(plan, flushed, with_spark.output)
-    return staged, show_result.expand(result=results)
+    return staged, tell_results(results)
