@@ -41,7 +41,7 @@ ifdef PYTEST_ARGS
 	python -m pytest $(PYTEST_ARGS)
 else
 	python -m tools.halves $(BESIDE) -- --ignore=$(LIVE)
-	python -m pytest $(LIVE)
+	python -m pytest -x $(LIVE)
 endif
 
 test-fast: setup  ## run the tests that need no JVM, no server and no patience (under a minute)

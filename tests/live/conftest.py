@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
+import os
+import subprocess
+import sys
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +14,6 @@ import pytest
 
 from tests.conftest import ROOT, settings_in
 from tests.live.task_logs import complaints
-from tests.support.airflow_runs import migrated_database
 from tests.support.declared import EVENTS, HEAD, PLANES
 from tests.support.homes import Home
 from tests.support.warm_driver.start import warm_spark
@@ -23,6 +24,7 @@ from tools.local_airflow.standalone import QUICK, Standalone
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+    from tests.support.postgres_server import PostgresServer
     from tests.support.warm_driver.start import WarmSpark
     from tidemark.settings import Settings
     from tools.local_airflow.client import AirflowClient
@@ -40,6 +42,7 @@ LIFECYCLE = "buffer_lifecycle"
 PROMOTE = "promote_deployment"
 CONSUMER = "consume_readings"
 ALL_DAGS = {APPEND, CONSUMER, FLUSH, INGEST, LIFECYCLE, MAINTAIN, MIGRATE, PROMOTE, RECONCILE, SINKS, SWITCH, WORKERS}
+MIGRATED = "migrated_airflow"
 POLICY = Path(__file__).parent / "policy"
 RUN_SECONDS = 300.0  # far more than a run takes, whatever runs beside
 # By DAG, what tests change in its file: no run starts by the clock while another one is looked at, but for one append,
@@ -113,11 +116,22 @@ def warm() -> Iterator[WarmSpark]:
         yield warm
 
 
-def make_airflow(home: Path, settings: Settings, warm: WarmSpark, dags: Path, **more: str) -> Standalone:
+@pytest.fixture(scope="session")
+def migrated(postgres: PostgresServer) -> PostgresServer:
+    """The server with a database of Airflow's own tables, ``MIGRATED``, which is the template of others.
+
+    On SQLite a backfill that meets another writer is lost, and the scheduler ends over that.
+    """
+    environment = {**os.environ, "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": postgres.create_database(MIGRATED)}
+    subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, cwd=PROJECT_ROOT, env=environment)
+    return postgres
+
+
+def make_airflow(home: Path, database: str, settings: Settings, warm: WarmSpark, dags: Path, **more: str) -> Standalone:
     """Return an Airflow of its own in ``home``, which is to be started; ``more`` are environment variables."""
     home.mkdir()
-    shutil.copy(migrated_database(), home)
     environment = {
+        "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": database,
         **QUICK,
         **warm.environment,
         "TIDEMARK_HOME": str(settings.home),
@@ -161,8 +175,9 @@ def working_on(client: AirflowClient, settings: Settings) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def airflow(installation: Home, dags: Path, warm: WarmSpark) -> Iterator[Standalone]:
-    with make_airflow(installation.folder / "airflow", installation.settings, warm, dags) as airflow:
+def airflow(installation: Home, migrated: PostgresServer, dags: Path, warm: WarmSpark) -> Iterator[Standalone]:
+    database = migrated.create_database("live_airflow", template=MIGRATED)
+    with make_airflow(installation.folder / "airflow", database, installation.settings, warm, dags) as airflow:
         yield airflow
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
+SQLITE_GIVES_UP_SECONDS = 5  # unless told otherwise
 
 
 def test_interrupted_in_the_middle_it_leaves_nothing(tmp_path: Path) -> None:
@@ -33,6 +37,12 @@ def test_interrupted_in_the_middle_it_leaves_nothing(tmp_path: Path) -> None:
         assert said, "it ended before Airflow was there"
         sessions = airflow_sessions(demo.pid)
         assert sessions
+        with closing(sqlite3.connect(tmp_path / "demo" / "airflow" / "airflow.db", isolation_level=None)) as database:
+            database.execute("BEGIN EXCLUSIVE")
+            time.sleep(SQLITE_GIVES_UP_SECONDS + 2)
+            database.execute("COMMIT")
+        log = (tmp_path / "demo" / "airflow" / "standalone.log").read_text(encoding="utf-8", errors="replace")
+        assert "database is locked" not in log, "which ends components"
         demo.send_signal(signal.SIGTERM)  # which it makes the same interrupt of as Ctrl-C
         rest, _ = demo.communicate(timeout=120)
         assert "Stopped." in rest

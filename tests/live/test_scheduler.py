@@ -5,25 +5,19 @@ Here is what needs a scheduler; what params do is tested in tests/dags.
 
 from __future__ import annotations
 
-import sqlite3
-import time
-from contextlib import closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.live.conftest import RECONCILE, RUN_SECONDS
-from tools.local_airflow.standalone import COMPONENTS
 
 if TYPE_CHECKING:
     from tests.support.homes import Home
     from tools.local_airflow.client import AirflowClient
-    from tools.local_airflow.standalone import Standalone
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
 
-SQLITE_GIVES_UP_SECONDS = 5  # unless told otherwise
 GOOD = ("airlines", "events", "planes", "weather")
 
 
@@ -56,16 +50,6 @@ def test_one_bad_collection_fails_alone_and_the_grid_shows_which(
     assert [row["carrier"] for row in installation.user_rows("airlines")] == ["AA", "UA"]
     assert len(installation.user_rows("planes")) == 20
     assert len(installation.user_rows("weather")) == 3
-
-
-def test_no_component_ends_while_airflows_database_is_locked(client: AirflowClient, airflow: Standalone) -> None:
-    with closing(sqlite3.connect(airflow.database, isolation_level=None)) as database:
-        database.execute("BEGIN EXCLUSIVE")
-        time.sleep(SQLITE_GIVES_UP_SECONDS + 2)
-        database.execute("COMMIT")
-    assert "database is locked" not in airflow.log.read_text(encoding="utf-8", errors="replace")
-    health = client.request("GET", "monitor/health")
-    assert {name: health[name]["status"] for name in COMPONENTS} == dict.fromkeys(COMPONENTS, "healthy")
 
 
 def test_good_collections_emit_asset_events_with_their_frontiers(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from tests.live.conftest import (
     INGEST,
     LIFECYCLE,
     MAINTAIN,
+    MIGRATED,
     PROMOTE,
     RECONCILE,
     RUN_SECONDS,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.support.postgres_server import PostgresServer
     from tests.support.warm_driver.start import WarmSpark
     from tools.local_airflow.client import AirflowClient
     from tools.local_airflow.standalone import Standalone
@@ -114,22 +115,21 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 
 @pytest.fixture(scope="module")
-def newest(home: Home, dags: Path, warm: WarmSpark) -> Standalone:
+def newest(home: Home, migrated: PostgresServer, dags: Path, warm: WarmSpark) -> Standalone:
     """The Airflow of deployment 2, which is not started yet."""
     deaths = json.dumps({f"{PROMOTE}.{task}": points for task, points in DEATHS.items()})
-    airflow_home = home.folder / "airflow"
+    database = migrated.create_database("upgrade_airflow", template=MIGRATED)
     more = {"TIDEMARK_GENERATION": "2", "TESTS_DEATHS": deaths, "AIRFLOW__CORE__MAX_TASK_RETRY_DELAY": "1"}
-    return make_airflow(airflow_home, home.settings, warm, dags, **more)
+    return make_airflow(home.folder / "airflow", database, home.settings, warm, dags, **more)
 
 
 @pytest.fixture(scope="module")
 def upgrade(client: AirflowClient, home: Home, newest: Standalone) -> Iterator[Upgrade]:
     """Deployment 1, in the Airflow of all live tests, has stored everything once; deployment 2 is there."""
     with working_on(client, home.settings):
-        with asking(client):
-            for dag_id in (RECONCILE, INGEST, APPEND):
-                client.unpause(dag_id)
-            begun = [start(client, RECONCILE), start(client, INGEST), start_hours(client, 0, 3)]
+        for dag_id in (RECONCILE, INGEST, APPEND):
+            client.unpause(dag_id)
+        begun = [start(client, RECONCILE), start(client, INGEST), start_hours(client, 0, 3)]
         with newest, newest.client() as new:
             load(new)
             new.unpause(PROMOTE)
@@ -148,20 +148,6 @@ def source_of(name: str, seats: int) -> list[dict[str, Any]]:
     if name == "events":
         return [{"day": day, "id": id_, "value": f"v{seats}"} for day in DAYS for id_ in (1, 2)]
     return [{"tailnum": f"N{number}", "seats": seats + number} for number in range(5)]
-
-
-@contextmanager
-def asking(client: AirflowClient) -> Iterator[None]:
-    """Let no task start meanwhile: while one starts, a request that Airflow keeps a log of waits for SQLite's lock.
-
-    It does so on the one event loop, which the start of the task needs to let go of the lock: both wait for a minute.
-    """
-    slots = {"params": {"update_mask": ["slots"]}, "is_repeatable": True}
-    client.request("PATCH", "pools/default_pool", json={"pool": "default_pool", "slots": 0}, **slots)
-    try:
-        yield
-    finally:
-        client.request("PATCH", "pools/default_pool", json={"pool": "default_pool", "slots": 128}, **slots)
 
 
 def start(client: AirflowClient, dag_id: str, *, logical_date: datetime | None = None, **conf: Any) -> tuple[str, str]:
@@ -197,9 +183,8 @@ def rest(client: AirflowClient, *dag_ids: str) -> None:
 
 def carry(client: AirflowClient) -> None:
     """Run the sinks; afterwards no asset starts them."""
-    with asking(client):
-        client.unpause(SINKS)
-        run = start(client, SINKS)
+    client.unpause(SINKS)
+    run = start(client, SINKS)
     finish(client, [run])
     rest(client, SINKS)
     client.unpause(SINKS, paused=True)
@@ -232,11 +217,10 @@ def test_runs_of_the_new_deployment_change_nothing_that_the_old_one_owns(upgrade
     write_sources(home, 200)
     home.send_rows(1, 4)
     before = everything(home)
-    with asking(new):
-        for dag_id in STANDS_BY:
-            new.unpause(dag_id)
-        runs = [start(new, RECONCILE, logical_date=after(day), collections=["events"]) for day in DAYS]
-        runs += [start(new, dag_id) for dag_id in (INGEST, SINKS, LIFECYCLE, WORKERS)] + [start_hours(new, 2, 5)]
+    for dag_id in STANDS_BY:
+        new.unpause(dag_id)
+    runs = [start(new, RECONCILE, logical_date=after(day), collections=["events"]) for day in DAYS]
+    runs += [start(new, dag_id) for dag_id in (INGEST, SINKS, LIFECYCLE, WORKERS)] + [start_hours(new, 2, 5)]
     finish(new, runs)
     rest(new, *STANDS_BY)
     assert {run["state"] for dag_id in STANDS_BY for run in new.runs(dag_id)} == {"success"}, "scheduled ones too"
@@ -255,14 +239,12 @@ def test_the_old_deployment_goes_on_writing(upgrade: Upgrade) -> None:
     maintain_all(None, home.deployment, ["planes"], clock=home.clock)  # which leaves the contents alone
     write_sources(home, 300, "seats")
     home.send_rows(0, 2)  # a run ingests them together with those that deployment 2 has staged
-    with asking(old):
-        runs = [start(old, RECONCILE, collections=["seats"]), start(old, INGEST), start_hours(old, 2, 5)]
+    runs = [start(old, RECONCILE, collections=["seats"]), start(old, INGEST), start_hours(old, 2, 5)]
     finish(old, runs)
     write_sources(home, 400, "seats")
     home.send_rows(1, 3)
     before = everything(home)
-    with asking(new):
-        runs = [start(new, INGEST), start_hours(new, 4, 6)]
+    runs = [start(new, INGEST), start_hours(new, 4, 6)]
     finish(new, runs)
     assert everything(home) == before
     assert home.user_rows("seats") == source_of("seats", 300)
@@ -304,11 +286,9 @@ def test_a_promotion_that_is_killed_at_every_step_loses_nothing(upgrade: Upgrade
 def test_the_new_deployment_leads_and_the_old_one_is_fenced(upgrade: Upgrade, airflow: Standalone) -> None:
     old, new, home = upgrade.old, upgrade.new, upgrade.leader
     home.send_rows(1, 3)
-    with asking(old):
-        fenced = [start(old, RECONCILE), start(old, INGEST), start_hours(old, 6, 9)]
-    with asking(new):
-        new.unpause(FLUSH)
-        again, *runs = [start(new, dag_id) for dag_id in (PROMOTE, FLUSH, INGEST)] + [start_hours(new, 6, 8)]
+    fenced = [start(old, RECONCILE), start(old, INGEST), start_hours(old, 6, 9)]
+    new.unpause(FLUSH)
+    again, *runs = [start(new, dag_id) for dag_id in (PROMOTE, FLUSH, INGEST)] + [start_hours(new, 6, 8)]
     finish(new, [again, *runs])
     assert home.ids("orders") == [*range(home.sent)]
     new.wait_until(

@@ -56,10 +56,11 @@ class PostgresServer:
     def uri(self, database: str) -> str:
         return f"postgresql://{USER}:{_QUOTED_PASSWORD}@127.0.0.1:{self.port}/{database}"
 
-    def create_database(self, name: str) -> str:
-        """Create an empty database and return its URI."""
+    def create_database(self, name: str, *, template: str = "template1") -> str:
+        """Create a database, empty or with what is in another one, and return its URI."""
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(sql.Identifier(name), sql.Identifier(template))
         with psycopg.connect(self.uri("postgres"), autocommit=True) as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            connection.execute(create)
         return self.uri(name)
 
     def cut_connections(self) -> None:
