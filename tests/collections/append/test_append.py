@@ -88,6 +88,13 @@ def test_producer_that_cannot_name_a_branch_is_a_usage_error(producer: str) -> N
         BatchName(producer, Range(0, 1))
 
 
+@pytest.mark.parametrize("producer", ["p.forwarded", "forwarded"])
+def test_producer_with_the_name_of_forwarded_batches_is_refused(events: Shard, home: Settings, producer: str) -> None:
+    with pytest.raises(UsageError, match="marks what was forwarded"):
+        append_numbers(events, home, 0, 2, producer=producer)
+    assert events.load().state.ledgers == {}
+
+
 def test_ranges_before_the_epoch_are_ranges_too(events: Shard, home: Settings) -> None:
     switch(home, Mode.READ_ONLY)
     assert BatchName("p", parse_range("-5:-2")).range == Range(-5, -2)

@@ -41,7 +41,7 @@ from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shard.branch_names import pending_name
 from tidemark.iceberg.shard.column_names import BATCH, PRODUCER
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.ledger import Ledger
+from tidemark.iceberg.shard.ledger import FORWARDED, Ledger
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import ShardKind
 from tidemark.iceberg.staging.branches import StagedBatch, drop_staged, settle
@@ -75,7 +75,7 @@ def append_rows(
         Paused: If somebody paused the collection.
         Dropped: If the collection is dropped meanwhile.
         ExpectationFailed: If the rows are not what is expected; nothing was appended.
-        UsageError: If the collection is not append-only.
+        UsageError: If the collection is not append-only, or the producer has a name that is kept for forwarded batches.
         RangeOverlap: If a part of the range was accepted before; names both ranges.
         ReadOnly: If the deployment is read-only and such batches are not staged; the rows were not looked at.
         FencedByGeneration: If a newer deployment leads.
@@ -135,6 +135,11 @@ class Append:
         Raises as ``append_rows``.
         """
         generation = self.deployment.generation
+        if f".{self.name.producer}".endswith(FORWARDED):  # also behind the name of a collection that forwards batches
+            raise UsageError(
+                f"{self.name.producer!r} cannot name a producer: `{FORWARDED}` marks what was forwarded into a buffer",
+                hint="give the producer another name",
+            )
         declared = rules_of(self.shard, self.deployment)
         self.rules = declared.tightened(self.own)
         self._only_own = tuple(expect for expect in self.rules.expect if expect not in declared.expect)
