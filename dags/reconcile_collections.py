@@ -4,7 +4,8 @@
 out the collections whose sources have not changed since they were made equal to them (seconds, no JVM) → `reconcile`
 runs **one Spark application** over the others, if there are any, in parallel, each one's failure isolated →
 `show_result` is one light task per collection, named after it: green means equal to its source, red says why not, and
-green ones emit the asset `tidemark_NAME` with the frontiers.
+green ones emit the asset `tidemark_NAME` with the frontiers. `announce_changes` emits one event of the asset
+`tidemark_changed` for all of them, by which the sinks start.
 
 | you want | do |
 |---|---|
