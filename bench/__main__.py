@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--skip-lifecycle", action="store_true", help="leave out what is persisted, and latest rows")
     parser.add_argument("--skip-sinks", action="store_true", help="leave out what is carried into other systems")
     parser.add_argument("--skip-storage", action="store_true", help="leave out the storage workers")
-    parser.add_argument("--skip-many", action="store_true", help="leave out many collections, and many commits")
+    parser.add_argument("--skip-many", action="store_true", help="leave out many collections, and their page")
     arguments = parser.parse_args()
     if arguments.only_rows:
         write_json(measure(arguments, arguments.only_rows), arguments.results)
@@ -100,6 +100,7 @@ def parts_of(arguments: argparse.Namespace, sizes: list[int]) -> dict[str, Calla
         parts["the storage workers"] = partial(run_alone, runs, MEMORY, "bench.storage_workers")
     if not arguments.skip_many:
         parts["many collections"] = partial(run_alone, runs, MEMORY, "bench.many_collections")
+        parts["the status page"] = partial(run_alone, [], MEMORY, "bench.page")
     return parts
 
 

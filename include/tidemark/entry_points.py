@@ -11,8 +11,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
-import pendulum
-
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Deployment
 from tidemark.errors import TidemarkError, Unreachable, UsageError
@@ -42,6 +40,8 @@ def parse_time(text: str) -> int:
 
     Raises ``UsageError`` if ``text`` is not a date or a time.
     """
+    import pendulum  # noqa: PLC0415 - takes a while, and most commands get no time
+
     try:
         time = pendulum.parse(text, tz="UTC")
     except ValueError:
