@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tidemark.collections.digest.row_hash import HASH_VERSION
 from tidemark.errors import CorruptState
 
 if TYPE_CHECKING:
     Longs = NDArray[np.int64]
 
-HASH_VERSION = 1  # part of every stored digest: change the version whenever hashes or buckets change
 _MAGIC = b"TMDG"
 LOW_HALF = 0xFFFF_FFFF
 _NOTE = re.compile(r"buckets=(\d+) change-rate=([0-9.e+-]+) quiet=(yes|no)(?: source=([0-9a-f]+)(?: compared=(\d+))?)?")

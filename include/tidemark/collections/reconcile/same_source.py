@@ -16,7 +16,8 @@ from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.declarations.files import order_by_inputs
 from tidemark.collections.deployment import Deployment, Mode
-from tidemark.collections.digest.digest import HASH_VERSION, DigestNote
+from tidemark.collections.digest.digest import DigestNote
+from tidemark.collections.digest.row_hash import HASH_VERSION
 from tidemark.collections.isolation import NeedsSpark, find_resting, isolate
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.objects.applied import open_applied
