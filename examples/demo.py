@@ -86,7 +86,7 @@ def reconcile(client: AirflowClient) -> dict[str, Any]:
         StaleState: If the run does not succeed.
     """
     run = run_dag(client, DAG)
-    report = {"collections": {result["name"]: result for result in client.xcom(DAG, run, "list_results")}}
+    report: dict[str, Any] = client.xcom(DAG, run, "reconcile")
     show_report(report)
     return report
 

@@ -79,9 +79,10 @@ def test_same_dag_runs_on_the_cluster(client: AirflowClient, production: Home) -
     assert client.wait(RECONCILE, run_id, timeout_s=RUN_SECONDS) == "success"
     assert [row["carrier"] for row in production.user_rows("airlines")] == ["AA", "UA"]
     assert len(production.user_rows("weather")) == 3
-    again = client.trigger(RECONCILE, conf={"collections": ["airlines", "weather"], "full": True})
+    again = client.trigger(RECONCILE, conf={"collections": ["airlines", "weather"]})
     assert client.wait(RECONCILE, again, timeout_s=RUN_SECONDS) == "success"
-    assert {result["outcome"] for result in client.xcom(RECONCILE, again, "list_results")} == {"unchanged"}
+    results = client.xcom(RECONCILE, again, "reconcile")["collections"]
+    assert {result["outcome"] for result in results.values()} == {"unchanged"}
 
 
 def test_no_secret_shows_in_logs_or_pages(client: AirflowClient, production: Home) -> None:
