@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyiceberg.table import snapshots
 from pyiceberg.types import LongType
 
 from tests.support.rows import SCHEMA, correction
 from tests.support.spark_rows import GENERATION, rows_of
+from tidemark.clock import SystemClock
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.errors import AsOfBeforeSince, NotYetAvailable, UsageError
@@ -18,8 +21,11 @@ from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.holds import downgrade_since
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
-from tidemark.iceberg.reading.spark import changes, pinned, read
+from tidemark.iceberg.reading.spark import changes, pinned, read, read_snapshot
 from tidemark.iceberg.shard.state import ShardKind
+from tidemark.iceberg.staging.branches import branch_name
+from tidemark.iceberg.staging.frames import stage
+from tidemark.interval import HOUR_MS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,3 +144,22 @@ def test_append_only_shards_have_contents_and_no_changes(spark: SparkSession, sh
     assert rows_of(read(spark, events)) == Counter()
     with pytest.raises(UsageError, match="append-only"):
         changes(spark, events, 0)
+
+
+@pytest.mark.parametrize("ahead_ms", [-HOUR_MS, HOUR_MS])
+def test_spark_reads_and_writes_what_a_wrong_clock_has_written(
+    spark: SparkSession, shards: Shards, unique_name: str, monkeypatch: pytest.MonkeyPatch, ahead_ms: int
+) -> None:
+    shard = shards.create(unique_name, schema=SCHEMA)
+    for number in (1, 2, 3):
+        with monkeypatch.context() as wrong:
+            if number == 2:
+                now_s = (SystemClock().now_ms() + ahead_ms) / 1000
+                wrong.setattr(snapshots, "time", SimpleNamespace(time=lambda now_s=now_s: now_s))
+            upper = shard.load().state.upper
+            batch = correction(shard.load(), insert=[(number, "a")], time=number)
+            Writer.join(shard, 1).publish(batch, lower=upper, new_upper=number + 1)
+        spark.catalog.refreshTable(shard.spark_name)
+        assert spark.table(shard.spark_name).count() == number
+        rows = read_snapshot(spark, shard, shard.load(), shard.load().contents)
+        stage(shard, rows, branch=branch_name(generation=1, writer="w", batch=str(number)))

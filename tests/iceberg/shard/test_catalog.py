@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import sqlite3
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import snapshots
 
 from tests.support.rows import SCHEMA, correction
+from tidemark.clock import SystemClock
 from tidemark.errors import UnknownCollection
 from tidemark.iceberg.commit.holds import downgrade_since, hold, release
 from tidemark.iceberg.commit.writer import Writer
@@ -15,6 +18,7 @@ from tidemark.iceberg.maintenance.compaction import compact
 from tidemark.iceberg.maintenance.expiry import expire
 from tidemark.iceberg.shard import catalog
 from tidemark.iceberg.shards import Shards
+from tidemark.interval import HOUR_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,3 +81,32 @@ def test_a_view_beside_the_tables_is_no_collection(home: Settings) -> None:
     with sqlite3.connect(home.catalog_path) as database:
         database.execute("UPDATE iceberg_tables SET iceberg_type = NULL")  # as Spark's older schema leaves it
     assert shards.open("planes").load().row_count == 0
+
+
+def test_times_never_go_back_although_a_clock_was_ahead(home: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    shard = Shards.connect(home).create("planes", schema=SCHEMA)
+    correct(shard, 1)
+    with monkeypatch.context() as ahead:
+        ahead.setattr(snapshots, "time", SimpleNamespace(time=lambda: (SystemClock().now_ms() + 3 * HOUR_MS) / 1000))
+        correct(shard, 2)
+    for number in (3, 4):
+        correct(shard, number)
+    metadata = shard.load().table.metadata
+    for log in (metadata.snapshot_log, metadata.metadata_log):
+        times = [entry.timestamp_ms for entry in log]
+        assert times == sorted(times)
+        assert times[-1] <= metadata.last_updated_ms <= SystemClock().now_ms() + HOUR_MS
+
+
+def test_a_log_that_goes_back_is_put_in_order_by_the_next_commit(home: Settings) -> None:
+    shard = Shards.connect(home).create("planes", schema=SCHEMA)
+    for number in (1, 2, 3):
+        correct(shard, number)
+    metadata = shard.load().table.metadata
+    first, second, third = (
+        entry.model_copy(update={"timestamp_ms": at})
+        for entry, at in zip(metadata.snapshot_log[-3:], (5, 9, 7), strict=True)
+    )
+    mended = catalog.in_order(metadata.model_copy(update={"snapshot_log": [first, second, third]}))
+    assert [entry.timestamp_ms for entry in mended.snapshot_log] == [5, 9, 9]
+    assert catalog.in_order(mended) == mended
