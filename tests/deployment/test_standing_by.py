@@ -22,6 +22,7 @@ from tidemark.collections.maintenance.maintain import maintain_all
 from tidemark.collections.staged.batches import BatchName, list_batches
 from tidemark.collections.staged.discard import Selection
 from tidemark.collections.staged.flush import flush_all
+from tidemark.collections.system.findings import read_findings
 from tidemark.collections.system.recorder import record_run
 from tidemark.collections.system.suspension import settle
 from tidemark.deployment.readiness import read_readiness
@@ -85,6 +86,15 @@ def test_what_it_stages_is_kept_apart_and_listed(old: Home, new: Home) -> None:
     old.ingest()
     assert old.ids() == list(range(old.sent)), "the leader goes on as if nobody else were there"
     assert flush_all(old.shards, old.deployment, (), clock=old.clock).collections["events"].details["waiting"]
+
+
+def test_what_is_discarded_is_no_longer_caught_up(old: Home, new: Home) -> None:
+    old.send_rows(0, 2)
+    record_run(new.deployment, settle(new.deployment, new.ingest_all()), clock=new.clock)
+    assert {*read_findings(new.settings)} == {"events"}
+    selection = Selection(generation=2)
+    assert discard(old.shards, old.deployment, selection, who="ada", why="", clock=old.clock)
+    assert not read_findings(new.settings), "the next run finds that the rows are staged again"
 
 
 OTHERS = """

@@ -10,6 +10,7 @@ from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.mode import mode_of
 from tidemark.collections.staged.batches import QueuedBatch, choose_own, list_batches, queued_batches
+from tidemark.collections.system.findings import forget_findings
 from tidemark.errors import ReadOnly, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shard.ledger import Range
@@ -89,6 +90,9 @@ def discard_batches(
     }
     deployment.discards.add(records, who=who)
     fail_point("discard.after-record")
+    for generation in {batch.generation for batch in chosen} - {deployment.generation}:
+        names = {batch.collection for batch in chosen if batch.generation == generation}
+        forget_findings(deployment.settings, generation, sorted(names))  # it is no longer caught up
     discarded: list[QueuedBatch] = []
     for collection in dict.fromkeys(batch.collection for batch in chosen):
         batches = [batch for batch in chosen if batch.collection == collection]

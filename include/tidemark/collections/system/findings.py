@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from tidemark import __version__
@@ -97,6 +97,14 @@ def read_findings(settings: Settings) -> Mapping[str, Finding]:
         for name, value in _read(settings).items()
         if name != _PROMOTION and value.get("program") == __version__
     }
+
+
+def forget_findings(settings: Settings, generation: int, names: Iterable[str]) -> None:
+    """Forget what the runs of a deployment came to over these objects, as what they staged is discarded.
+
+    The next runs find it anew. Raises ``Unreachable``.
+    """
+    _execute(replace(settings, generation=generation), _FORGET, *((name,) for name in names))
 
 
 def note_promotion(settings: Settings, promotion: NotedPromotion) -> None:
