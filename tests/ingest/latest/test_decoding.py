@@ -148,6 +148,12 @@ def test_rows_of_appended_batches_have_no_order() -> None:
     assert "no place in the order" in found.bad[0].row.detail
 
 
+def test_appended_batches_of_other_tables_are_no_matter_of_this_one() -> None:
+    of_other = (*BATCH, ("tidemark-table", b"u"))
+    found = decoder({"table": "t"}).decode(messages(Message(b'{"id":1}\n{"id":2}', of_other, 5)))
+    assert (changes(found), bad(found), found.other_tables) == ([], [], 2)
+
+
 def test_the_keys_of_another_sequencer_are_put_aside_row_by_row() -> None:
     index, numbers = KeyIndex.of(pa.table({"id": [7, 8]}, schema=pa.schema([("id", pa.int64())])), ["id"])
     owners = [0, 0]

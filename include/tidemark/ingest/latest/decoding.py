@@ -146,6 +146,8 @@ class ChangeDecoder:
     def _split(self, whole: _Part, message_key: bytes | None) -> list[_Part]:
         """Return the changes in a message as rows of their own, in order."""
         if whole.format == EntryFormat.BATCH_ROWS.value:
+            if self.rows.table is not None and whole.table not in {None, self.rows.table}:
+                return [whole._replace(format=EntryFormat.JSON_ROWS.value)]  # as rows, which are of another table
             detail = "rows that were appended as a batch have no place in the order of changes"
             return [whole.as_bad(BadReason.BATCH_UNORDERED, detail, whole.payload, WHOLE_MESSAGE)]
         found = self._read(whole.payload, message_key)
