@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,8 +11,10 @@ from tests.support.dying import Crash, dying_at
 from tidemark.catalog.deployment.modes import FAIL_POINTS as OPENED
 from tidemark.catalog.items.kinds import AUDIT_EVENT, DeploymentState
 from tidemark.catalog.opening.protocol import ANNOUNCE, FENCE_PERSIST, FENCE_STASH, READ_HEADS, READ_TOMBSTONE
+from tidemark.cli.app import app
 from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import FAIL_POINTS as SWITCHED
+from tidemark.collections.mode import set_mode
 from tidemark.collections.staged.flush import flush_all
 from tidemark.collections.system.recorder import record_run
 from tidemark.deployment.caught_up import Progress
@@ -209,6 +212,47 @@ def test_a_promotion_of_the_leader_changes_nothing(old: Home, new: Home) -> None
     before, states = old.dumps(), new.shard().load().state
     lead(new)
     assert (old.dumps(), new.shard().load().state) == (before, states)
+
+
+@pytest.mark.parametrize("is_newer", [True, False], ids=["promoted", "never promoted"])
+def test_a_promotion_leaves_a_leader_read_only_that_a_person_made_so(old: Home, new: Home, *, is_newer: bool) -> None:
+    leader = new if is_newer else old
+    if is_newer:
+        catch_up(new)
+        lead(new)
+    set_mode(leader.shards, leader.deployment, Mode.READ_ONLY, who="bob", why="disk is full")
+    before, state = old.dumps(), leader.shard().load().state
+    for stored in (
+        lead(leader),
+        lead(leader, approved="an approval of last week", why="old"),
+        lead(leader, forced=True, why="again"),
+    ):
+        assert (stored.mode, stored.who, stored.why) == (Mode.READ_ONLY, "bob", "disk is full")
+    assert (old.dumps(), leader.shard().load().state) == (before, state)
+
+
+@pytest.mark.parametrize("options", [("--yes",), ("--force", "--why", "again", "--yes")], ids=["plain", "forced"])
+def test_the_command_says_that_a_read_only_leader_leads_and_flushes_nothing(
+    old: Home, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(old.settings.home))
+    set_mode(old.shards, old.deployment, Mode.READ_ONLY, who="bob", why="disk is full")
+    old.send_rows(0, 2)
+    old.ingest()
+    before = old.dumps()
+    assert app(["deployment", "promote", *options]) == 0
+    assert "deployment 1 leads already, and is read-only (disk is full)" in capsys.readouterr().out
+    assert app(["deployment", "promote", *options, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mode"] == "read-only"
+    assert (old.dumps(), len(old.branches())) == (before, 1)
+
+
+def test_a_promotion_of_the_leader_raises_the_tokens_that_are_missing(old: Home) -> None:
+    leader = old.of_generation(2)
+    leader.deployment.modes.switch(Mode.READ_WRITE, who="bob", why="")  # and died before the first token
+    assert leader.shard().load().state.token.generation == 1
+    lead(leader)
+    assert leader.shard().load().state.token.generation == 2
 
 
 @pytest.mark.parametrize("was_switched", [True, False], ids=["led", "never switched"])

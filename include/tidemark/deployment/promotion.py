@@ -16,7 +16,7 @@ from tidemark.catalog.items.item import canonical_json
 from tidemark.catalog.items.kinds import DeploymentState
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Applied, Deployment, Mode, StoredMode
-from tidemark.collections.mode import set_mode
+from tidemark.collections.mode import fence_writers, set_mode
 from tidemark.collections.system.findings import (
     NotedPromotion,
     definition_of,
@@ -104,7 +104,8 @@ def promote(
     """Make this deployment the one that leads, and writes; return its mode. What was staged is left to a flush.
 
     ``approved`` is the digest of the plan that somebody approved; None: the caller has just made ``plan``. A promotion
-    of the deployment that leads already raises the tokens that an earlier one did not come to.
+    of the deployment that leads already changes neither the mode nor its reason; in read-write mode it raises the
+    tokens that an older deployment still has.
 
     Raises:
         UsageError: If the promotion is forced without a reason.
@@ -115,6 +116,8 @@ def promote(
     """
     if plan.is_forced and not why:
         raise UsageError("a forced promotion needs a reason, for the record", hint="say why with `--why`")
+    if plan.is_done:
+        return _go_on_leading(shards, deployment.modes.read())
     if not plan.has_begun:
         check_plan(plan)
         if approved is not None and approved != plan.digest:
@@ -129,6 +132,13 @@ def promote(
     stored = set_mode(shards, deployment, Mode.READ_WRITE, who=who, why=why)
     fail_point("promote.switched")
     forget_promotion(deployment.settings)
+    return stored
+
+
+def _go_on_leading(shards: Shards, stored: StoredMode) -> StoredMode:
+    """Return the mode as it is; a person may have made the leader read-only, for a reason that still holds."""
+    if stored.mode is Mode.READ_WRITE:
+        fence_writers(shards, stored)
     return stored
 
 
