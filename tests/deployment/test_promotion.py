@@ -115,6 +115,19 @@ def test_a_failure_begins_the_wait_anew(new: Home) -> None:
     assert look(new).is_ready
 
 
+def test_a_run_with_a_clock_that_is_ahead_counts_for_nothing(new: Home) -> None:
+    new.clock.step(180 * MINUTE_MS)
+    run(new)
+    new.clock.step(-180 * MINUTE_MS)
+    (late,) = look(new).obstacles
+    assert late.why.startswith("the clock of its last run was 3 h ahead")
+    run(new)
+    (late,) = look(new).obstacles
+    assert late.why.startswith("its runs go well for 0 s now")
+    new.clock.step(MINUTE_MS)
+    assert look(new).is_ready, "no three hours later"
+
+
 def test_a_promotion_is_refused_with_the_table_until_then(old: Home, new: Home) -> None:
     before = old.dumps()
     plan = make_plan(new.deployment, clock=new.clock)
