@@ -15,6 +15,7 @@ from tidemark.cli.app import app
 from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import FAIL_POINTS as SWITCHED
 from tidemark.collections.mode import set_mode
+from tidemark.collections.staged.flush import FAIL_POINTS as FLUSHED
 from tidemark.collections.staged.flush import flush_all
 from tidemark.collections.system.recorder import record_run
 from tidemark.deployment.caught_up import Progress
@@ -24,6 +25,7 @@ from tidemark.errors import FencedByGeneration, NotCaughtUp, Refused, TidemarkEr
 
 if TYPE_CHECKING:
     from tests.support.homes import Home
+    from tidemark.catalog.items.kinds import AuditEventValue
     from tidemark.collections.deployment import StoredMode
 
 MINUTE_MS = 60_000
@@ -154,11 +156,18 @@ def test_a_forced_promotion_is_on_record_with_its_reason(new: Home) -> None:
     }
 
 
+def audited(home: Home) -> list[AuditEventValue]:
+    with home.catalog.join() as handle:
+        return [event for _, event in handle.transact(lambda transaction: list(transaction.items(AUDIT_EVENT)))]
+
+
+def operations(home: Home) -> set[str]:
+    return {event.operation for event in audited(home)}
+
+
 def recorded(home: Home) -> dict[str, str]:
     """Return who promoted the deployment, and why, as the audit has it."""
-    with home.catalog.join() as handle:
-        events = [event for _, event in handle.transact(lambda transaction: list(transaction.items(AUDIT_EVENT)))]
-    last = [event for event in events if event.operation == "switch-mode"][-1]
+    last = [event for event in audited(home) if event.operation == "switch-mode"][-1]
     return {"who": last.who, "why": str(last.details["why"])}
 
 
@@ -287,6 +296,37 @@ def test_a_promotion_that_dies_goes_on_and_is_recorded(old: Home, new: Home, poi
     assert new.ids() == list(range(old.sent))
     with pytest.raises(FencedByGeneration):
         look(old)
+
+
+@pytest.mark.parametrize("point", FLUSHED)
+def test_a_promotion_that_dies_in_its_flush_goes_on_and_keeps_its_record(
+    old: Home, new: Home, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(old.settings.home))
+    monkeypatch.setenv("TIDEMARK_GENERATION", "2")
+    old.send_rows(0, 4)
+    run(new)
+    command = ["deployment", "promote", "--force", "--yes", "--why"]
+    with pytest.raises(Crash), dying_at(point):
+        app([*command, "ticket 7"])
+    promoted = new.deployment.modes.read()
+    assert promoted.why == "promoted from deployment 1 although it was not caught up: ticket 7"
+    for why in ("ticket 7", "again"):
+        assert app([*command, why]) == 0
+        assert new.deployment.modes.read() == promoted
+        assert (new.ids(), new.branches()) == ([*range(old.sent)], set())
+    assert "explain-mode" not in operations(new)
+
+
+def test_a_promotion_that_another_process_ends_keeps_its_record(new: Home) -> None:
+    with pytest.raises(Crash), dying_at("mode.after-write"):
+        lead(new, forced=True, why="ticket 7")
+    late = make_plan(new.deployment, clock=new.clock, is_forced=True)
+    promoted = lead(new)
+    again = promote(new.shards, new.deployment, late, approved=None, who="bob", why="again")
+    assert (again, recorded(new)["who"]) == (promoted, "ada")
+    set_mode(new.shards, new.deployment, Mode.READ_ONLY, who="bob", why="disk is full")
+    assert promote(new.shards, new.deployment, late, approved=None, who="bob", why="again").why == "disk is full"
 
 
 def test_the_way_back_is_the_same_way(old: Home, new: Home) -> None:

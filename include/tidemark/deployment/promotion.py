@@ -25,7 +25,7 @@ from tidemark.collections.system.findings import (
     read_promotion,
 )
 from tidemark.deployment.readiness import Readiness, read_readiness
-from tidemark.errors import NotCaughtUp, Refused, UsageError
+from tidemark.errors import NotCaughtUp, NotLed, Refused, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shards import Shards
 from tidemark.interval import duration_text
@@ -129,10 +129,21 @@ def promote(
         fail_point("promote.noted")
     elif (noted := read_promotion(deployment.settings)) is not None:  # one that died; as it was approved
         who, why = noted.who, noted.why
+    elif (ended := _find_ended(deployment)) is not None:  # by another process, since the plan was made
+        return _go_on_leading(shards, ended)
     stored = set_mode(shards, deployment, Mode.READ_WRITE, who=who, why=why)
     fail_point("promote.switched")
     forget_promotion(deployment.settings)
     return stored
+
+
+def _find_ended(deployment: Deployment) -> StoredMode | None:
+    """Return the mode if a promotion of this deployment came to its end; None while the catalog is not opened."""
+    try:
+        stored = deployment.modes.read()
+    except NotLed:
+        return None
+    return stored if stored.generation == deployment.generation and stored.generation in stored.led else None
 
 
 def _go_on_leading(shards: Shards, stored: StoredMode) -> StoredMode:
