@@ -46,13 +46,14 @@ def test_an_object_that_is_up_to_date_is_caught_up(watched: Watched) -> None:
         (None, "no run of this deployment has looked at it yet"),
         (finding(object_id=2), "no run of this deployment has looked at it yet"),
         (finding(found_ms=NOW - 2 * DAY_MS - 1), "or not for two days"),
+        (finding(found_ms=NOW + 60_001), "the clock of its last run was 60 s ahead: what it found tells nothing"),
         (finding(definition="before"), "it was altered since this deployment's last run over it"),
         (finding(error="SchemaMismatch: no column 'a'", hint="add the column"), "SchemaMismatch: no column 'a'"),
         (finding(well_since_ms=NOW - 59_999), "its runs go well for 59 s now: 60 s are wanted"),
         (finding(well_since_ms=None), "its runs go well for 0 s now"),
         (finding(upper=0, found_ms=NOW - 6_001), "the leader has changed it 1 s after this deployment's last run"),
     ],
-    ids=["never", "another object", "long ago", "altered", "failed", "unstable", "never well", "stale"],
+    ids=["never", "another object", "long ago", "ahead", "altered", "failed", "unstable", "never well", "stale"],
 )
 def test_a_collection_catches_up_until_its_runs_go_well_for_a_while(finding_: Finding | None, why: str) -> None:
     found = judged(PLANES, finding=finding_)
@@ -63,6 +64,10 @@ def test_a_collection_catches_up_until_its_runs_go_well_for_a_while(finding_: Fi
 def test_a_lag_within_what_is_allowed_is_told_and_holds_nothing_up() -> None:
     found = judged(PLANES, finding=finding(upper=0, found_ms=NOW - 6_000))
     assert (found.progress, found.lag_ms) == (Progress.CAUGHT_UP, 1_000)
+
+
+def test_a_clock_that_is_ahead_by_a_minute_holds_nothing_up() -> None:
+    assert judged(PLANES, finding=finding(found_ms=NOW + 60_000)).progress is Progress.CAUGHT_UP
 
 
 def test_it_does_not_matter_how_old_the_contents_are_that_a_run_saw() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,8 +11,11 @@ from tests.support.dying import Crash, dying_at
 from tidemark.catalog.deployment.modes import FAIL_POINTS as OPENED
 from tidemark.catalog.items.kinds import AUDIT_EVENT, DeploymentState
 from tidemark.catalog.opening.protocol import ANNOUNCE, FENCE_PERSIST, FENCE_STASH, READ_HEADS, READ_TOMBSTONE
+from tidemark.cli.app import app
 from tidemark.collections.deployment import Mode
 from tidemark.collections.mode import FAIL_POINTS as SWITCHED
+from tidemark.collections.mode import set_mode
+from tidemark.collections.staged.flush import FAIL_POINTS as FLUSHED
 from tidemark.collections.staged.flush import flush_all
 from tidemark.collections.system.recorder import record_run
 from tidemark.deployment.caught_up import Progress
@@ -21,6 +25,7 @@ from tidemark.errors import FencedByGeneration, NotCaughtUp, Refused, TidemarkEr
 
 if TYPE_CHECKING:
     from tests.support.homes import Home
+    from tidemark.catalog.items.kinds import AuditEventValue
     from tidemark.collections.deployment import StoredMode
 
 MINUTE_MS = 60_000
@@ -112,6 +117,19 @@ def test_a_failure_begins_the_wait_anew(new: Home) -> None:
     assert look(new).is_ready
 
 
+def test_a_run_with_a_clock_that_is_ahead_counts_for_nothing(new: Home) -> None:
+    new.clock.step(180 * MINUTE_MS)
+    run(new)
+    new.clock.step(-180 * MINUTE_MS)
+    (late,) = look(new).obstacles
+    assert late.why.startswith("the clock of its last run was 3 h ahead")
+    run(new)
+    (late,) = look(new).obstacles
+    assert late.why.startswith("its runs go well for 0 s now")
+    new.clock.step(MINUTE_MS)
+    assert look(new).is_ready, "no three hours later"
+
+
 def test_a_promotion_is_refused_with_the_table_until_then(old: Home, new: Home) -> None:
     before = old.dumps()
     plan = make_plan(new.deployment, clock=new.clock)
@@ -138,11 +156,18 @@ def test_a_forced_promotion_is_on_record_with_its_reason(new: Home) -> None:
     }
 
 
+def audited(home: Home) -> list[AuditEventValue]:
+    with home.catalog.join() as handle:
+        return [event for _, event in handle.transact(lambda transaction: list(transaction.items(AUDIT_EVENT)))]
+
+
+def operations(home: Home) -> set[str]:
+    return {event.operation for event in audited(home)}
+
+
 def recorded(home: Home) -> dict[str, str]:
     """Return who promoted the deployment, and why, as the audit has it."""
-    with home.catalog.join() as handle:
-        events = [event for _, event in handle.transact(lambda transaction: list(transaction.items(AUDIT_EVENT)))]
-    last = [event for event in events if event.operation == "switch-mode"][-1]
+    last = [event for event in audited(home) if event.operation == "switch-mode"][-1]
     return {"who": last.who, "why": str(last.details["why"])}
 
 
@@ -211,6 +236,47 @@ def test_a_promotion_of_the_leader_changes_nothing(old: Home, new: Home) -> None
     assert (old.dumps(), new.shard().load().state) == (before, states)
 
 
+@pytest.mark.parametrize("is_newer", [True, False], ids=["promoted", "never promoted"])
+def test_a_promotion_leaves_a_leader_read_only_that_a_person_made_so(old: Home, new: Home, *, is_newer: bool) -> None:
+    leader = new if is_newer else old
+    if is_newer:
+        catch_up(new)
+        lead(new)
+    set_mode(leader.shards, leader.deployment, Mode.READ_ONLY, who="bob", why="disk is full")
+    before, state = old.dumps(), leader.shard().load().state
+    for stored in (
+        lead(leader),
+        lead(leader, approved="an approval of last week", why="old"),
+        lead(leader, forced=True, why="again"),
+    ):
+        assert (stored.mode, stored.who, stored.why) == (Mode.READ_ONLY, "bob", "disk is full")
+    assert (old.dumps(), leader.shard().load().state) == (before, state)
+
+
+@pytest.mark.parametrize("options", [("--yes",), ("--force", "--why", "again", "--yes")], ids=["plain", "forced"])
+def test_the_command_says_that_a_read_only_leader_leads_and_flushes_nothing(
+    old: Home, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(old.settings.home))
+    set_mode(old.shards, old.deployment, Mode.READ_ONLY, who="bob", why="disk is full")
+    old.send_rows(0, 2)
+    old.ingest()
+    before = old.dumps()
+    assert app(["deployment", "promote", *options]) == 0
+    assert "deployment 1 leads already, and is read-only (disk is full)" in capsys.readouterr().out
+    assert app(["deployment", "promote", *options, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["mode"] == "read-only"
+    assert (old.dumps(), len(old.branches())) == (before, 1)
+
+
+def test_a_promotion_of_the_leader_raises_the_tokens_that_are_missing(old: Home) -> None:
+    leader = old.of_generation(2)
+    leader.deployment.modes.switch(Mode.READ_WRITE, who="bob", why="")  # and died before the first token
+    assert leader.shard().load().state.token.generation == 1
+    lead(leader)
+    assert leader.shard().load().state.token.generation == 2
+
+
 @pytest.mark.parametrize("was_switched", [True, False], ids=["led", "never switched"])
 @pytest.mark.parametrize("point", [*OPENING, *OPENED, *SWITCHED, *FAIL_POINTS])
 def test_a_promotion_that_dies_goes_on_and_is_recorded(old: Home, new: Home, point: str, *, was_switched: bool) -> None:
@@ -230,6 +296,37 @@ def test_a_promotion_that_dies_goes_on_and_is_recorded(old: Home, new: Home, poi
     assert new.ids() == list(range(old.sent))
     with pytest.raises(FencedByGeneration):
         look(old)
+
+
+@pytest.mark.parametrize("point", FLUSHED)
+def test_a_promotion_that_dies_in_its_flush_goes_on_and_keeps_its_record(
+    old: Home, new: Home, point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(old.settings.home))
+    monkeypatch.setenv("TIDEMARK_GENERATION", "2")
+    old.send_rows(0, 4)
+    run(new)
+    command = ["deployment", "promote", "--force", "--yes", "--why"]
+    with pytest.raises(Crash), dying_at(point):
+        app([*command, "ticket 7"])
+    promoted = new.deployment.modes.read()
+    assert promoted.why == "promoted from deployment 1 although it was not caught up: ticket 7"
+    for why in ("ticket 7", "again"):
+        assert app([*command, why]) == 0
+        assert new.deployment.modes.read() == promoted
+        assert (new.ids(), new.branches()) == ([*range(old.sent)], set())
+    assert "explain-mode" not in operations(new)
+
+
+def test_a_promotion_that_another_process_ends_keeps_its_record(new: Home) -> None:
+    with pytest.raises(Crash), dying_at("mode.after-write"):
+        lead(new, forced=True, why="ticket 7")
+    late = make_plan(new.deployment, clock=new.clock, is_forced=True)
+    promoted = lead(new)
+    again = promote(new.shards, new.deployment, late, approved=None, who="bob", why="again")
+    assert (again, recorded(new)["who"]) == (promoted, "ada")
+    set_mode(new.shards, new.deployment, Mode.READ_ONLY, who="bob", why="disk is full")
+    assert promote(new.shards, new.deployment, late, approved=None, who="bob", why="again").why == "disk is full"
 
 
 def test_the_way_back_is_the_same_way(old: Home, new: Home) -> None:

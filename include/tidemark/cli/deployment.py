@@ -18,6 +18,7 @@ from tidemark.errors import UsageError
 from tidemark.interval import duration_text, time_text
 
 if TYPE_CHECKING:
+    from tidemark.collections.deployment import StoredMode
     from tidemark.deployment.readiness import Readiness
 
 deployment = typer.Typer(
@@ -59,9 +60,10 @@ def promote(*, force: Force = False, why: Why = "", yes: Yes = False, as_json: A
     """Let this deployment lead in place of the older one, which is fenced for good; then flush what was staged.
 
     Refused (65), with the table, while it is not caught up. A promotion that died goes on with the same command; of a
-    deployment that leads already it changes nothing.
+    deployment that leads already it leaves the mode as it is, and flushes if that mode is read-write.
     """
     from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pyiceberg
+    from tidemark.collections.deployment import Mode  # noqa: PLC0415
     from tidemark.collections.reconcile.stale import reconcile_stale  # noqa: PLC0415
     from tidemark.collections.staged.flush import flush_all  # noqa: PLC0415
     from tidemark.deployment import promotion  # noqa: PLC0415
@@ -80,6 +82,9 @@ def promote(*, force: Force = False, why: Why = "", yes: Yes = False, as_json: A
             plan = promotion.make_plan(deployment_of(settings), clock=clock, is_forced=force)  # the answer took a while
     shards, own = connect_shards(settings), deployment_of(settings, who=who)
     stored = promotion.promote(shards, own, plan, approved=approved, who=who, why=why)
+    if stored.mode is Mode.READ_ONLY:  # it leads already, and somebody made it read-only
+        _print_read_only(stored, as_json=as_json)
+        return 0
     own = deployment_of(settings, who=who)  # under the epoch of the promotion
     report = flush_all(shards, own, (), clock=clock)
     with spark_on_demand(settings, app_name="tidemark-promote", starting=partial(working, "Starting Spark")) as start:
@@ -90,7 +95,8 @@ def promote(*, force: Force = False, why: Why = "", yes: Yes = False, as_json: A
                     "flush": report.to_json()})  # fmt: skip
         return report.exit_code
     why = f": {stored.why}" if stored.why else ""
-    print_line(f"deployment {stored.generation} leads since {time_text(stored.since_ms // 1000 * 1000)}{why}")
+    since = f" since {time_text(stored.since_ms // 1000 * 1000)}" if stored.since_ms else ""
+    print_line(f"deployment {stored.generation} leads{since}{why}")
     flushed = [
         (name, each.outcome.value, each.batches, each.inserted, each.retracted)
         for name, each in report.collections.items()
@@ -100,6 +106,16 @@ def promote(*, force: Force = False, why: Why = "", yes: Yes = False, as_json: A
     print_flush_details(report)
     print_failures(report)
     return report.exit_code
+
+
+def _print_read_only(stored: StoredMode, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"generation": stored.generation, "mode": stored.mode.value, "since": stored.since_ms,
+                    "flush": None})  # fmt: skip
+        return
+    why = f" ({stored.why})" if stored.why else ""
+    print_line(f"deployment {stored.generation} leads already, and is {stored.mode.value}{why}: nothing is changed")
+    print_line("To publish what is staged: `tidemark mode read-write`, then `tidemark flush`.")
 
 
 def _print_readiness(found: Readiness) -> None:

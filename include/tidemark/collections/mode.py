@@ -147,12 +147,17 @@ def set_mode(shards: Shards, deployment: Deployment, wanted: Mode, *, who: str, 
     if stored.generation != deployment.generation:
         return stored  # this deployment is read-only and another one leads: nothing to fence
     fail_point("mode.after-write")
+    fence_writers(shards, stored)
+    return stored
+
+
+def fence_writers(shards: Shards, stored: StoredMode) -> None:
+    """Raise the token of every collection for which a switch to the mode ``stored`` has to do so."""
     for namespace in (COLLECTIONS, SYSTEM):
         found = shards.all(namespace)
         for start in range(0, len(found), TOGETHER):
             _fence(found[start : start + TOGETHER], stored)
             fail_point("mode.after-token")
-    return stored
 
 
 def _fence(shards: Sequence[Shard], stored: StoredMode) -> None:

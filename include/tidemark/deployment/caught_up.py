@@ -34,6 +34,7 @@ class Rules:
     stable_ms: int = 60_000
     hopeless_ms: int = DAY_MS  # what is further behind under the leader itself holds nobody up
     outdated_ms: int = 2 * DAY_MS  # what was found before says nothing any more
+    ahead_ms: int = 60_000  # what was found later than that after now has the time of a wrong clock
 
 
 class Progress(StrEnum):
@@ -125,8 +126,8 @@ def _judge_finding(judgement: Judgement, watched: Watched, rules: Rules, *, now_
     late = replace(judgement, progress=Progress.CATCHING_UP, hint=RUN_IT[watched.kind].format(name=watched.name))
     if found is None or found.object_id != watched.object_id or now_ms - found.found_ms > rules.outdated_ms:
         return replace(late, why="no run of this deployment has looked at it yet, or not for two days")
-    if found.definition != watched.definition:
-        return replace(late, why="it was altered since this deployment's last run over it")
+    if why := _why_outdated(watched, found, rules, now_ms=now_ms):
+        return replace(late, why=why)
     if found.error:
         return replace(late, why=f"its last run failed: {found.error}", hint=found.hint or late.hint)
     lag_ms = _lag_ms(watched, found)
@@ -139,6 +140,17 @@ def _judge_finding(judgement: Judgement, watched: Watched, rules: Rules, *, now_
         why = f"its runs go well for {duration_text(max(0, well_ms))} now: {duration_text(rules.stable_ms)} are wanted"
         return replace(late, lag_ms=lag_ms, why=why, hint="wait")
     return replace(judgement, lag_ms=lag_ms)
+
+
+def _why_outdated(watched: Watched, found: Finding, rules: Rules, *, now_ms: int) -> str:
+    """Return why what a run found tells nothing of the object as it is now; empty if it does."""
+    ahead_ms = found.found_ms - now_ms
+    if ahead_ms > rules.ahead_ms:
+        ahead = duration_text(ahead_ms)
+        return f"the clock of its last run was {ahead} ahead: what it found tells nothing, the next run tells"
+    if found.definition != watched.definition:
+        return "it was altered since this deployment's last run over it"
+    return ""
 
 
 def _lag_ms(watched: Watched, found: Finding) -> int:

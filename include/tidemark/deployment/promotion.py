@@ -16,7 +16,7 @@ from tidemark.catalog.items.item import canonical_json
 from tidemark.catalog.items.kinds import DeploymentState
 from tidemark.clock import Clock
 from tidemark.collections.deployment import Applied, Deployment, Mode, StoredMode
-from tidemark.collections.mode import set_mode
+from tidemark.collections.mode import fence_writers, set_mode
 from tidemark.collections.system.findings import (
     NotedPromotion,
     definition_of,
@@ -25,7 +25,7 @@ from tidemark.collections.system.findings import (
     read_promotion,
 )
 from tidemark.deployment.readiness import Readiness, read_readiness
-from tidemark.errors import NotCaughtUp, Refused, UsageError
+from tidemark.errors import NotCaughtUp, NotLed, Refused, UsageError
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.shards import Shards
 from tidemark.interval import duration_text
@@ -104,7 +104,8 @@ def promote(
     """Make this deployment the one that leads, and writes; return its mode. What was staged is left to a flush.
 
     ``approved`` is the digest of the plan that somebody approved; None: the caller has just made ``plan``. A promotion
-    of the deployment that leads already raises the tokens that an earlier one did not come to.
+    of the deployment that leads already changes neither the mode nor its reason; in read-write mode it raises the
+    tokens that an older deployment still has.
 
     Raises:
         UsageError: If the promotion is forced without a reason.
@@ -115,6 +116,8 @@ def promote(
     """
     if plan.is_forced and not why:
         raise UsageError("a forced promotion needs a reason, for the record", hint="say why with `--why`")
+    if plan.is_done:
+        return _go_on_leading(shards, deployment.modes.read())
     if not plan.has_begun:
         check_plan(plan)
         if approved is not None and approved != plan.digest:
@@ -126,9 +129,27 @@ def promote(
         fail_point("promote.noted")
     elif (noted := read_promotion(deployment.settings)) is not None:  # one that died; as it was approved
         who, why = noted.who, noted.why
+    elif (ended := _find_ended(deployment)) is not None:  # by another process, since the plan was made
+        return _go_on_leading(shards, ended)
     stored = set_mode(shards, deployment, Mode.READ_WRITE, who=who, why=why)
     fail_point("promote.switched")
     forget_promotion(deployment.settings)
+    return stored
+
+
+def _find_ended(deployment: Deployment) -> StoredMode | None:
+    """Return the mode if a promotion of this deployment came to its end; None while the catalog is not opened."""
+    try:
+        stored = deployment.modes.read()
+    except NotLed:
+        return None
+    return stored if stored.generation == deployment.generation and stored.generation in stored.led else None
+
+
+def _go_on_leading(shards: Shards, stored: StoredMode) -> StoredMode:
+    """Return the mode as it is; a person may have made the leader read-only, for a reason that still holds."""
+    if stored.mode is Mode.READ_WRITE:
+        fence_writers(shards, stored)
     return stored
 
 

@@ -46,7 +46,8 @@ class Finding:
     """What the last run over one object came to. Times are ms since the Unix epoch.
 
     ``object_id`` and ``definition`` tell whether it is about the object as it is applied now. ``upper`` is that of the
-    collection as the run saw it; ``well_since_ms`` is the first of the runs that all went well, None after a failure.
+    collection as the run saw it; ``well_since_ms`` is the first of the runs that all went well, None after a failure,
+    and never later than ``found_ms``.
     """
 
     object_id: int
@@ -160,6 +161,8 @@ def _find(
     error = result.error
     same = before is not None and (before.object_id, before.definition) == (known.id, definition)
     well_since_ms = before.well_since_ms if same and before is not None else None
+    if well_since_ms is None or well_since_ms > now_ms:  # later than now by another clock
+        well_since_ms = now_ms
     return Finding(
         object_id=known.id,
         definition=definition,
@@ -168,7 +171,7 @@ def _find(
         hint=error.hint if error else "",
         upper=None if result.lower is None else frontier_json(result.lower),
         found_ms=now_ms,
-        well_since_ms=None if error else now_ms if well_since_ms is None else well_since_ms,
+        well_since_ms=None if error else well_since_ms,
     )
 
 
