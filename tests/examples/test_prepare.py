@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pytest
 
 from examples.edits import edit_sources
-from examples.prepare import EVENTS, TABLES, load_table, prepare, read_table
+from examples.prepare import EVENTS, TABLES, load_table, main, prepare, read_table
 from tidemark.collections.declarations.files import load_declarations
 
 pytestmark = pytest.mark.slow  # writes and reads every row of the demo
@@ -38,6 +38,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prepared")
     prepare(folder)
     return folder
+
+
+def test_the_command_says_what_it_wrote_and_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["prepare", str(tmp_path)])
+    assert main() == 0
+    declarations, data = tmp_path / "collections.yaml", tmp_path / "data"
+    sources = "airlines, airports, flights, planes, weather, weather_events"
+    assert capsys.readouterr().out == f"Wrote {declarations}, and below {data} the sources {sources}\n"
+    assert declarations.is_file()
+    assert {path.stem for path in data.iterdir()} == set(sources.split(", "))
 
 
 def in_order(table: pa.Table, name: str) -> pa.Table:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pytest
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tidemark.settings import Settings
 
 MINUTE_MS, DAY_MS = 60_000, 86_400_000
+PAGE = PROJECT_ROOT / "docs" / "alerts.md"
 # The objects, or deployments, that each query is to name; nothing else may be there, and `planes` is well.
 FOUND = {
     "Late": [["copies", "lagging"], ["overdue"]],
@@ -44,7 +46,7 @@ FOUND = {
 
 def queries() -> dict[str, list[str]]:
     """Return the queries in SQL by the heading that they stand below."""
-    text = (PROJECT_ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     sections = re.split(r"^## (.*)\n", text, flags=re.MULTILINE)[1:]
     found = {
         heading: re.findall(r"```sql\n(.*?)```", body, re.DOTALL)
@@ -126,10 +128,25 @@ def test_each_query_names_what_is_in_that_situation_and_nothing_else(troubled: R
         for name, table in troubled.tables().items():
             engine.register(name, table)
         found = {
-            heading: [sorted(engine.sql(query).to_arrow_table().column(0).to_pylist()) for query in listed]
+            heading: [sorted(row[0] for row in engine.sql(query).fetchall()) for query in listed]
             for heading, listed in queries().items()
         }
     assert found == FOUND
+
+
+@pytest.mark.slow
+def test_python_that_asks_a_query_runs_as_shown(troubled: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_HOME", str(troubled.home.settings.home))
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    shown: dict[str, Any] = {}
+    exec(block, shown)  # noqa: S102 -- our own page
+    assert shown["query"].strip() == queries()["Late"][0].strip()
+    at = {
+        name: datetime.fromtimestamp((troubled.now_ms - minutes_ago * MINUTE_MS) / 1000, tz=UTC)
+        for name, minutes_ago in (("copies", 8), ("lagging", 9))
+    }
+    lags = {"copies": 120 * MINUTE_MS, "lagging": 20 * MINUTE_MS}
+    assert sorted(shown["late"]) == [(name, lags[name], at[name]) for name in at]
 
 
 @pytest.mark.spark
@@ -151,7 +168,7 @@ def test_the_commands_name_what_is_staged_and_who_holds_history(
     page.carry_planes()
     page.stage_weather()
     monkeypatch.setenv("TIDEMARK_HOME", str(home.home))
-    commands = re.findall(r"```\ntidemark (.*)\n```", (PROJECT_ROOT / "docs" / "alerts.md").read_text(encoding="utf-8"))
+    commands = re.findall(r"```\ntidemark (.*)\n```", PAGE.read_text(encoding="utf-8"))
     capsys.readouterr()
     answers = []
     for command in commands:

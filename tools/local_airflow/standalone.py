@@ -2,6 +2,8 @@
 
 python -m tools.local_airflow.standalone up    # start it, load the settings, print where the page is
 python -m tools.local_airflow.standalone down  # stop it, and everything it started
+
+Each deployment (TIDEMARK_GENERATION) has an Airflow of its own beside the others.
 """
 
 from __future__ import annotations
@@ -185,8 +187,13 @@ def _state_file(home: Path) -> Path:
     return home / "standalone.json"
 
 
-def up(home: Path) -> int:
-    """Start Airflow so that it outlives this process; if it runs already, say so."""
+def home_of(settings: Settings) -> Path:
+    """Return the AIRFLOW_HOME of this deployment, below the home: each number has its own."""
+    return settings.home / ("airflow" if settings.generation == 1 else f"airflow-{settings.generation}")
+
+
+def up(home: Path, *, generation: int) -> int:
+    """Start Airflow so that it outlives this process, or find the one that runs; print where it is."""
     state = _running(home)
     if state is None:
         airflow = Standalone(home=home, detached=True)
@@ -200,7 +207,8 @@ def up(home: Path) -> int:
         except BaseException:  # an interrupt too: without its state file nobody could stop it
             airflow.stop()
             raise
-    sys.stdout.write(f"Airflow is at {state['url']}, its log in {home / 'standalone.log'}\n")
+    of = "" if generation == 1 else f" of deployment {generation}"
+    sys.stdout.write(f"Airflow{of} is at {state['url']}, its log in {home / 'standalone.log'}\n")
     return ExitCode.OK
 
 
@@ -208,7 +216,7 @@ def down(home: Path) -> int:
     """Stop what ``up`` started; if nothing runs, that is fine."""
     state = _running(home)
     if state is None:
-        sys.stdout.write("Airflow is not running\n")
+        sys.stdout.write(f"Airflow is not running in {home}\n")
         return ExitCode.OK
     supervisor = psutil.Process(state["pid"])
     supervisor.send_signal(signal.SIGTERM)
@@ -234,8 +242,9 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("command", choices=["up", "down"])
     arguments = parser.parse_args(argv)
     try:
-        home = Settings.load(os.environ).home / "airflow"
-        return up(home) if arguments.command == "up" else down(home)
+        settings = Settings.load(os.environ)
+        home = home_of(settings)
+        return up(home, generation=settings.generation) if arguments.command == "up" else down(home)
     except TidemarkError as error:
         sys.stderr.write(f"{error}\n{error.hint}\n")
         return error.exit_code

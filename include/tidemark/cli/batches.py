@@ -244,7 +244,10 @@ def discard(
     discarded = discard_batches(shards, deployment, chosen, who=current_user(), why=why, clock=SystemClock())
     _print_batches(discarded, as_json=as_json, nothing="Nothing that is staged fits the selection.")
     if discarded and not as_json:
-        print_line(f"Discarded for good: {sum(batch.rows for batch in discarded)} rows.")
+        again = (
+            " Rows of a write buffer come again with the next ingest." if any(b.is_ingested for b in discarded) else ""
+        )
+        print_line(f"Discarded for good: {sum(batch.rows for batch in discarded)} rows.{again}")
 
 
 def retain(names: Names, *, dry_run: DryRun = False, as_json: AsJson = False) -> int:
