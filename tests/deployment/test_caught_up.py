@@ -12,7 +12,7 @@ from tidemark.collections.deployment import Mode, StatusKind, StoredMode
 from tidemark.collections.system.findings import Finding
 from tidemark.deployment.caught_up import Judgement, Progress, Rules, Watched, find_state, judge
 from tidemark.frontier import EMPTY
-from tidemark.interval import DAY_MS
+from tidemark.interval import DAY_MS, HOUR_MS
 
 NOW = 100 * DAY_MS
 RULES = Rules(allowed_lag_ms=1_000, stable_ms=60_000)
@@ -79,6 +79,13 @@ def test_an_ingest_has_seen_what_had_come_when_it_ran() -> None:
     late = finding(upper=0, found_ms=NOW - 6_001)
     assert judged(EVENTS, finding=late).progress is Progress.CATCHING_UP
     assert judged(EVENTS, finding=replace(late, found_ms=NOW - 6_000)).progress is Progress.CAUGHT_UP
+
+
+def test_a_run_has_seen_what_lies_below_the_upper_although_the_leaders_clock_is_ahead() -> None:
+    changed = NOW + 3 * HOUR_MS
+    for watched in (PLANES, EVENTS):
+        assert judged(watched, changed=changed, finding=finding(upper=changed + 1)).progress is Progress.CAUGHT_UP
+        assert judged(watched, changed=changed, finding=finding(upper=changed - 1)).progress is Progress.CATCHING_UP
 
 
 def test_a_sealed_collection_is_not_late() -> None:

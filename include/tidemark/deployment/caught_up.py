@@ -156,9 +156,10 @@ def _why_outdated(watched: Watched, found: Finding, rules: Rules, *, now_ms: int
 def _lag_ms(watched: Watched, found: Finding) -> int:
     """Return by how much the leader's last change is later than this deployment's last run, which did not see it.
 
-    Corrections are of the contents below an upper. An ingest has staged, or found published, all that had come by then.
+    Corrections are of the contents below an upper. An ingest has staged, or found published, all that had come by then:
+    also what the leader has committed below the upper, whatever the leader's clock said.
     """
-    has_seen = watched.kind is StatusKind.COLLECTION and watched.changed <= parse_frontier(str(found.upper or 0))
+    has_seen = watched.changed <= parse_frontier(str(found.upper or 0))
     if has_seen or isinstance(watched.changed, Empty):
         return 0
     return max(0, watched.changed - found.found_ms)
