@@ -87,3 +87,10 @@ def test_a_run_announces_all_that_it_changed_at_once() -> None:
     }
     with pytest.raises(AirflowSkipException, match="no collection has changed"):
         announce_changes.function([staged])
+
+
+def test_what_a_flush_has_published_is_announced_although_it_failed_with_the_rest() -> None:
+    published, failed = result("flush", "flushed", ranges=RANGES), result("flush", "failed")
+    events = OutletEventAccessors()
+    assert announce_changes.function([published, failed], outlet_events=events) == ["weather"]
+    assert events[CHANGED].extra == {"collections": {"weather": published_facts(published)}}

@@ -119,8 +119,7 @@ def show_result(result: dict[str, Any], outlet_events: Any = None) -> dict[str, 
 @task(outlets=[CHANGED], retries=LIGHT_RETRIES, retry_delay=LIGHT_RETRY_DELAY)
 def announce_changes(results: list[dict[str, Any]], outlet_events: Any = None) -> list[str]:
     """Emit one event of all collections that a run has changed, with the facts by name; skip if it has changed none."""
-    facts = {result["name"]: published_facts(result) for result in results}
-    changed = {name: each for name, each in facts.items() if each}
+    changed = {result["name"]: facts for result in results if (facts := published_facts(result))}
     if not changed:
         raise AirflowSkipException("no collection has changed")
     outlet_events[CHANGED].extra = {"collections": changed}
