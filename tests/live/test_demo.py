@@ -11,10 +11,12 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from tidemark.settings import PROJECT_ROOT
 from tools.check_demo import AIRFLOW_IS_UP, airflow_sessions, left_running
+from tools.local_airflow.standalone import COMPONENTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,6 +45,8 @@ def test_interrupted_in_the_middle_it_leaves_nothing(tmp_path: Path) -> None:
             database.execute("COMMIT")
         log = (tmp_path / "demo" / "airflow" / "standalone.log").read_text(encoding="utf-8", errors="replace")
         assert "database is locked" not in log, "which ends components"
+        health = httpx.get(f"{said.split()[-1].partition('/dags/')[0]}/api/v2/monitor/health", timeout=30.0).json()
+        assert {name: health[name]["status"] for name in COMPONENTS} == dict.fromkeys(COMPONENTS, "healthy")
         demo.send_signal(signal.SIGTERM)  # which it makes the same interrupt of as Ctrl-C
         rest, _ = demo.communicate(timeout=120)
         assert "Stopped." in rest
