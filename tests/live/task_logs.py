@@ -9,13 +9,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-LEVELS = frozenset({"error", "critical"})
+LEVELS = frozenset({"warning", "error", "critical"})
 LAST_LINES = 15  # of the components
 LONGEST = 1_500  # characters of one complaint
 
 
 def complaints(home: Path, since: float) -> str:
-    """Return the errors in the logs below ``AIRFLOW_HOME`` that were written to after ``since``, s since the epoch."""
+    """Return the warnings and errors in the logs below ``AIRFLOW_HOME`` that were written to after ``since``, s since the epoch."""
     logs = (path for path in (home / "logs").rglob("attempt=*.log") if path.stat().st_mtime >= since)
     found = [f"{path.relative_to(home / 'logs')}: {error}" for path in sorted(logs) for error in _errors(path)]
     components = (home / "standalone.log").read_text(encoding="utf-8", errors="replace").splitlines()

@@ -112,6 +112,21 @@ def test_a_successor_takes_over_and_the_predecessor_ends(declared: Home, workers
     assert declared.ids() == list(range(declared.sent))
 
 
+def test_a_predecessor_that_has_to_begin_anew_does_not_take_over_again(declared: Home, workers: Workers) -> None:
+    """Its successor would end only some seconds later, which is not long enough to leave it at work by itself."""
+    workers.run_until_drained()
+    before = workers.running[0]
+    before.seconds = 100.0
+    workers.run_until(lambda: before.around.seen.board["worker/0"].value["until_ms"] is not None)
+    workers.begin(0).seconds = 110.0
+    workers.run_until_drained()
+    before.forget_life()  # as after rows that were trimmed before it read them
+    assert before.turn()[0] is End.HANDED_OVER
+    before.end(End.HANDED_OVER)
+    declared.send_rows(0, 10)
+    workers.run_until(lambda: len(declared.ids()) == declared.sent)
+
+
 def test_a_newcomer_that_would_end_earlier_leaves_the_work_to_the_one_that_is_there(
     declared: Home, workers: Workers
 ) -> None:

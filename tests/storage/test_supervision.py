@@ -13,7 +13,7 @@ from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.leases.holding import writer_id
 from tidemark.storage.board import Board
 from tidemark.storage.processes import supervision
-from tidemark.storage.processes.supervision import MOST_DEATHS, Supervision
+from tidemark.storage.processes.supervision import LATE_S, MOST_DEATHS, Supervision
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,3 +135,35 @@ def test_a_death_at_work_begins_the_count_anew(home: Settings, started: Started)
         supervised._children[0].process.kill()  # as a machine that runs out of memory does
     assert look_until(supervised, lambda: len(started.calls) == MOST_DEATHS + 2)
     supervised.end()
+
+
+@pytest.mark.parametrize(("began_ms", "calls"), [(1_000, 1), (-1_000, 2)])
+def test_a_worker_that_dies_when_a_successor_is_at_work_does_not_take_over_again(
+    home: Settings, started: Started, began_ms: int, calls: int
+) -> None:
+    """``began_ms`` is when the other one began, after this supervision did; one that began before is replaced."""
+    started.behave("exec sleep 60")
+    supervised = Supervision(home, [0], 1, 300.0)
+    with closing(Board(home)) as board:
+        board.put("worker/1", {"writer": "any"})
+        _, now_ms = board.read()
+        supervised.begin()
+        supervised._began_s -= 10.0
+        value = {"writer": "another", "began_ms": now_ms - 10_000 + began_ms, "ended": ""}
+        board.put("worker/0", value, life=2)
+    supervised._children[0].process.kill()
+    runs = look_until(supervised, lambda: supervised._children[0].code is not None or len(started.calls) == 2)
+    assert (runs, len(started.calls)) == (calls == 2, calls)
+    assert supervised.end() is (ExitCode.OK if calls == 1 else ExitCode.TRANSIENT)
+
+
+def test_a_worker_that_does_not_end_long_after_its_time_is_killed(home: Settings, started: Started) -> None:
+    started.behave("trap '' TERM; while true; do sleep 1; done")
+    supervised = Supervision(home, [0], 1, 300.0)
+    supervised.begin()
+    look_until(supervised, lambda: len(started.calls) == 1)
+    supervised._began_s -= 300.0 + LATE_S - 5.0
+    assert supervised.look()
+    supervised._began_s -= 6.0
+    assert not supervised.look()
+    assert supervised.end() is ExitCode.OK

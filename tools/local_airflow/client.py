@@ -141,9 +141,13 @@ class AirflowClient:
         return list(self.request("GET", f"dags/{dag_id}/dagRuns", params={"order_by": "id", "limit": 100})["dag_runs"])
 
     def wait(self, dag_id: str, run_id: str, *, timeout_s: float) -> str:
-        """Wait until the run has ended and return its state."""
+        """Wait until the run has ended and return its state. Raises ``StaleState`` with the states of its tasks."""
         what = f"the end of {dag_id} {run_id}"
-        return str(self.wait_until(lambda: self._ended(dag_id, run_id), what=what, timeout_s=timeout_s))
+        try:
+            return str(self.wait_until(lambda: self._ended(dag_id, run_id), what=what, timeout_s=timeout_s))
+        except StaleState as error:
+            states = {label: each["state"] for label, each in self.tasks(dag_id, run_id).items()}
+            raise StaleState(f"{error}; its tasks: {states}") from error
 
     def tasks(self, dag_id: str, run_id: str) -> dict[str, dict[str, Any]]:
         """Return the run's task instances by task id; mapped ones as ``task_id[NAME]``, as the grid names them."""

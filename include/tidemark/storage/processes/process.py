@@ -178,6 +178,8 @@ class WorkerProcess:
             self.around.may_write = False
             self._tell()
             return None
+        if self._life is None and self._is_replaced():
+            return End.HANDED_OVER
         if self._life is None and self._find_longer() is not None:
             return End.NOT_NEEDED
         life = self._life or self._begin()
@@ -203,12 +205,21 @@ class WorkerProcess:
         """When this process ends, by the clock of the database; None: never."""
         return None if self.seconds is None else self._began_ms + int(self.seconds * 1000)
 
+    def _is_replaced(self) -> bool:
+        """Tell whether a successor is at work since the last life of this process, which must not take over again."""
+        entry = self._find_live()
+        return entry is not None and 0 < self._last_life < entry.life
+
     def _find_longer(self) -> Entry | None:
         """Return what the live worker of this number says, if it is another process, and ends later than this one."""
-        if self.index not in self.around.seen.live:
+        entry = self._find_live()
+        if entry is None or entry.life == self._last_life:
             return None
-        entry = self.around.seen.board[place_of(self.index)]
-        return entry if entry.life != self._last_life and outlives(entry, self._until_ms) else None
+        return entry if outlives(entry, self._until_ms) else None
+
+    def _find_live(self) -> Entry | None:
+        """Return what the live worker of this number says: this process, or another one."""
+        return self.around.seen.board[place_of(self.index)] if self.index in self.around.seen.live else None
 
     def explain(self, why: End) -> str:
         """Return why this process ends, with who is at work in its place, or with what was left aside."""

@@ -2,7 +2,8 @@
 
 A worker that comes to its end by itself is not started again. One that was at work when it died is started at once, and
 one that dies before it comes to work after a pause; after the fifth time in a row it is given up: the others go on, and
-the result tells.
+the result tells. One that dies when a successor has taken over is not started again, which would take the work back.
+One that is not at its end two minutes after its time is killed.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from tidemark.iceberg.leases.holding import writer_id
 from tidemark.retry import back_off_s
 from tidemark.settings import Settings
 from tidemark.storage.board import look_once
-from tidemark.storage.sharing import place_of
+from tidemark.storage.sharing import find_live, place_of
 
 log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 30.0
 MOST_DEATHS: Final = 5  # in a row, of which each came before the worker was at work
+LATE_S: Final = 120.0  # after its time; a worker ends within 75 s, with the steps in hand
 
 
 @dataclass(slots=True)
@@ -68,6 +70,11 @@ class Supervision:
                     child.process, child.again_s = self._spawn(child.index), None
             elif child.code is None and (code := child.process.poll()) is not None:
                 self._bury(child, code)
+            elif child.code is None and self._is_late():
+                log.error("storage worker %s does not end, though its time is over: it is killed", child.index)
+                child.process.kill()
+                child.process.wait()
+                child.code = ExitCode.OK  # what was in hand comes again, to the workers of the next run
         return any(child.code is None for child in self._children)
 
     def end(self, *, grace_s: float = 75.0) -> ExitCode:
@@ -90,7 +97,7 @@ class Supervision:
     def _spawn(self, index: int) -> subprocess.Popen[bytes]:
         named = ["--worker", str(index), "--workers", str(self.workers), "--parent", str(os.getpid())]
         if self.seconds is not None:  # one that is started again has what is left
-            named += ["--for", f"{max(1, round(self.seconds - (time.monotonic() - self._began_s)))}s"]
+            named += ["--for", f"{max(1, round(self.seconds - self._age_s()))}s"]
         return subprocess.Popen(
             [sys.executable, "-m", "tidemark", "storage", "run", *named, *self.arguments],
             env=None if self.environment is None else dict(self.environment),
@@ -102,7 +109,12 @@ class Supervision:
         if code in set(ExitCode) and code != ExitCode.BUG and not is_away:  # its own word
             child.code = code
             return
-        child.deaths = 0 if self._was_at_work(child) else child.deaths + 1
+        was_at_work, is_replaced = self._look_at(child)
+        if is_replaced:
+            log.warning("storage worker %s died (%s), and a successor has taken over", child.index, code)
+            child.code = ExitCode.OK
+            return
+        child.deaths = 0 if was_at_work else child.deaths + 1
         if child.deaths >= MOST_DEATHS and not is_away:
             log.error("storage worker %s died %s times before it was at work: given up", child.index, child.deaths)
             child.code = code
@@ -111,15 +123,24 @@ class Supervision:
         log.warning("storage worker %s died (%s), and is started again in %.0f s", child.index, code, pause_s)
         child.again_s = time.monotonic() + pause_s
 
-    def _was_at_work(self, child: _Child) -> bool:
-        """Tell whether the board has a word of the process."""
+    def _look_at(self, child: _Child) -> tuple[bool, bool]:
+        """Tell whether the board has a word of the process, and whether one that began later is at work instead."""
         place = place_of(child.index)
         try:
-            entries, _ = look_once(self.settings, place)
+            entries, now_ms = look_once(self.settings, place)
         except Unreachable:
-            return False
+            return False, False
         wrote = f"{writer_id().rpartition(':')[0]}:{child.process.pid}"
-        return any(entry.place == place and entry.value["writer"] == wrote for entry in entries)
+        if any(entry.place == place and entry.value["writer"] == wrote for entry in entries):
+            return True, False
+        live = find_live(entries, now_ms=now_ms).get(child.index)
+        return False, live is not None and live.value["began_ms"] > now_ms - self._age_s() * 1000
+
+    def _age_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def _is_late(self) -> bool:
+        return self.seconds is not None and self._age_s() > self.seconds + LATE_S
 
 
 def _exit_code(code: int | None) -> ExitCode:
