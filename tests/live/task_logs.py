@@ -15,7 +15,7 @@ LONGEST = 1_500  # characters of one complaint
 
 
 def complaints(home: Path, since: float) -> str:
-    """Return the warnings and errors in the logs below ``AIRFLOW_HOME`` that were written to after ``since``, s since the epoch."""
+    """Return the complaints in the logs below ``AIRFLOW_HOME`` that were written after ``since``, s since the epoch."""
     logs = (path for path in (home / "logs").rglob("attempt=*.log") if path.stat().st_mtime >= since)
     found = [f"{path.relative_to(home / 'logs')}: {error}" for path in sorted(logs) for error in _errors(path)]
     components = (home / "standalone.log").read_text(encoding="utf-8", errors="replace").splitlines()
