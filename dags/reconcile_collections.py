@@ -1,7 +1,8 @@
 """### Make collections equal to their sources
 
-`wait_until_led` waits while the system's own catalog is moved → `prepare` checks connections, jars and the stores
-(seconds) → `reconcile` runs **one Spark application** over all collections, in parallel, each one's failure isolated →
+`wait_until_led` waits while the system's own catalog is moved → `prepare` checks connections and the stores, and leaves
+out the collections whose sources have not changed since they were made equal to them (seconds, no JVM) → `reconcile`
+runs **one Spark application** over the others, if there are any, in parallel, each one's failure isolated →
 `show_result` is one light task per collection, named after it: green means equal to its source, red says why not, and
 green ones emit the asset `tidemark_NAME` with the frontiers. `announce_changes` emits one event of the asset
 `tidemark_changed` for all of them, by which the sinks start.
@@ -10,6 +11,7 @@ green ones emit the asset `tidemark_NAME` with the frontiers. `announce_changes`
 |---|---|
 | correct some collections now | trigger with `collections` |
 | see what would change | trigger with `dry_run` |
+| compare all rows, whatever has changed | trigger with `full` (once a week it happens by itself: `verify_after`) |
 | let a guard pass once | trigger with `max_delete_ratio` or `allow_empty`; the report records it |
 | repair history | backfill it: what has a `scope` is repaired slice by slice, the rest equals its source as of now |
 | do it again | clear the run: what is right already is left untouched |
@@ -25,13 +27,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from airflow.sdk import CronDataIntervalTimetable, Param, dag
+from airflow.sdk import CronDataIntervalTimetable, Param, XComArg, dag
 
-from tidemark.orchestration.preflight import prepare_reconcile
-from tidemark.orchestration.results import list_results, tell_results
+from tidemark.orchestration.driver_or_spark import LEFT, REPORT, SPARK_ARGUMENTS, list_both
+from tidemark.orchestration.results import tell_results
 from tidemark.orchestration.retry_policy import RETRIES
 from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
 from tidemark.orchestration.spark_application import SparkApplicationOperator
+from tidemark.orchestration.tasks.reconcile import LIST, WITH_SPARK, prepare_reconcile
 
 
 @dag(
@@ -49,6 +52,9 @@ from tidemark.orchestration.spark_application import SparkApplicationOperator
             description="Names of the collections to reconcile; empty for all that are declared.",
         ),
         "dry_run": Param(default=False, type="boolean", description="Report the corrections; change nothing."),
+        "full": Param(
+            default=False, type="boolean", description="Compare all rows, also where the source has not changed."
+        ),
         "allow_empty": Param(
             None, type=["null", "boolean"], description="Once: accept an empty source, or refuse it; empty as declared."
         ),
@@ -66,14 +72,17 @@ from tidemark.orchestration.spark_application import SparkApplicationOperator
 def reconcile_collections() -> None:
     prepared = prepare_reconcile.override(task_id="prepare")()
     reconcile = SparkApplicationOperator(
-        task_id="reconcile",
+        task_id=WITH_SPARK,
         application="reconcile_collections.py",
-        application_args=prepared,
+        application_args=XComArg(prepared.operator, key=SPARK_ARGUMENTS),
         pool="spark",
         execution_timeout=timedelta(hours=5),
     )
+    results = list_both.override(task_id=LIST)(
+        XComArg(prepared.operator, key=REPORT), XComArg(prepared.operator, key=LEFT), [reconcile.output]
+    )
     LedSensor(task_id="wait_until_led") >> prepared
-    tell_results(list_results(reconcile.output))
+    tell_results(results)
 
 
 reconcile_collections()

@@ -86,7 +86,7 @@ def reconcile(client: AirflowClient) -> dict[str, Any]:
         StaleState: If the run does not succeed.
     """
     run = run_dag(client, DAG)
-    report: dict[str, Any] = client.xcom(DAG, run, "reconcile")
+    report = {"collections": {result["name"]: result for result in client.xcom(DAG, run, "list_results")}}
     show_report(report)
     return report
 

@@ -35,6 +35,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="collections; none: all that are declared")
     parser.add_argument("--interval", nargs=2, metavar=("START", "END"), help="the slice of collections with a scope")
     parser.add_argument("--dry-run", action="store_true", help="compute and report the corrections; change nothing")
+    parser.add_argument("--full", action="store_true", help="compare all rows, also where the source has not changed")
     parser.add_argument("--allow-empty", action=argparse.BooleanOptionalAction, help="set the guard for this run")
     parser.add_argument("--max-delete-ratio", type=float, metavar="RATIO", help="set the guard for this run")
     parser.add_argument("--raise-token", action="store_true", help="fence whoever joined before: a lost earlier try")
@@ -47,7 +48,8 @@ def reconcile(arguments: argparse.Namespace, settings: Settings) -> Report:
     overrides = Overrides(max_delete_ratio=arguments.max_delete_ratio, allow_empty=arguments.allow_empty)
     # Before the seconds that it takes to import pyiceberg and pyspark.
     deployment = join_deployment(settings, writes=not arguments.dry_run)
-    from tidemark.collections.reconcile.run import choose_declarations, fence_earlier_tries, reconcile_all  # noqa: PLC0415
+    from tidemark.collections.reconcile.choice import choose_declarations  # noqa: PLC0415
+    from tidemark.collections.reconcile.run import fence_earlier_tries, reconcile_all  # noqa: PLC0415
     from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
@@ -58,7 +60,13 @@ def reconcile(arguments: argparse.Namespace, settings: Settings) -> Report:
         fence_earlier_tries(Shards.connect(settings), arguments.names, deployment)
     with spark_session(settings, app_name="tidemark-reconcile") as spark:
         return reconcile_all(
-            spark, deployment, arguments.names, interval=interval, dry_run=arguments.dry_run, overrides=overrides
+            spark,
+            deployment,
+            arguments.names,
+            interval=interval,
+            dry_run=arguments.dry_run,
+            full=arguments.full,
+            overrides=overrides,
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import StrEnum
@@ -132,6 +132,12 @@ class Report:
     def write(self, path: Path) -> None:
         """Write the report to ``path``, whole or not at all."""
         write_whole(path, json.dumps(plain(self.to_json()), indent=2, default=str, allow_nan=False))
+
+
+def join_reports(first: Report, second: Report) -> Report:
+    """Return one report of a run that worked in two parts, on different collections, in order of names."""
+    collections = dict(sorted({**first.collections, **second.collections}.items()))
+    return replace(second, started_at=first.started_at, collections=collections)
 
 
 def plain(value: object) -> Any:

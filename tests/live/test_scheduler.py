@@ -26,8 +26,7 @@ def states(client: AirflowClient, run_id: str) -> dict[str, str]:
 
 
 def outcomes(client: AirflowClient, run_id: str) -> dict[str, str]:
-    report = client.xcom(RECONCILE, run_id, "reconcile")
-    return {name: result["outcome"] for name, result in report["collections"].items()}
+    return {result["name"]: result["outcome"] for result in client.xcom(RECONCILE, run_id, "list_results")}
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +105,8 @@ def test_backfill_repairs_its_days_alone(client: AirflowClient, installation: Ho
     runs = [run for run in client.runs(RECONCILE) if run["run_type"] == "backfill"]
     assert [run["state"] for run in runs] == ["success", "success"]
     for run in runs:
-        report = client.xcom(RECONCILE, run["dag_run_id"], "reconcile")
-        assert report["collections"]["events"]["inserted"] == 2
+        (result,) = client.xcom(RECONCILE, run["dag_run_id"], "list_results")
+        assert result["inserted"] == 2
     repaired = {str(row["day"]) for row in installation.user_rows("events") if row["value"] == "new"}
     assert repaired == {"2013-01-02", "2013-01-03"}
 

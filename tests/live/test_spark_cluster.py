@@ -79,10 +79,9 @@ def test_same_dag_runs_on_the_cluster(client: AirflowClient, production: Home) -
     assert client.wait(RECONCILE, run_id, timeout_s=RUN_SECONDS) == "success"
     assert [row["carrier"] for row in production.user_rows("airlines")] == ["AA", "UA"]
     assert len(production.user_rows("weather")) == 3
-    again = client.trigger(RECONCILE, conf={"collections": ["airlines", "weather"]})
+    again = client.trigger(RECONCILE, conf={"collections": ["airlines", "weather"], "full": True})
     assert client.wait(RECONCILE, again, timeout_s=RUN_SECONDS) == "success"
-    results = client.xcom(RECONCILE, again, "reconcile")["collections"]
-    assert {result["outcome"] for result in results.values()} == {"unchanged"}
+    assert {result["outcome"] for result in client.xcom(RECONCILE, again, "list_results")} == {"unchanged"}
 
 
 def test_no_secret_shows_in_logs_or_pages(client: AirflowClient, production: Home) -> None:

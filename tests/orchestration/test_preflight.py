@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,15 +16,11 @@ from tidemark.clock import SystemClock
 from tidemark.collections.system.status_table import read_status_table
 from tidemark.errors import NotLed, Unreachable
 from tidemark.orchestration.connections import load_settings
-from tidemark.orchestration.preflight import (
-    maintain_arguments,
-    prepare_maintenance,
-    prepare_reconcile,
-    reconcile_arguments,
-)
+from tidemark.orchestration.preflight import maintain_arguments, prepare_maintenance
 from tidemark.orchestration.tasks.append import append_small_batches
 from tidemark.orchestration.tasks.catalog_migration import check_back_ends
 from tidemark.orchestration.tasks.flush import flush_without_jvm, list_staged
+from tidemark.orchestration.tasks.reconcile import prepare_reconcile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,28 +29,6 @@ if TYPE_CHECKING:
 SET_SHOP = (
     "set TIDEMARK_SOURCE_SHOP_URL, TIDEMARK_SOURCE_SHOP_USER and TIDEMARK_SOURCE_SHOP_PASSWORD, or AIRFLOW_CONN_SHOP"
 )
-START, END = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
-
-
-def test_scheduled_run_names_its_interval_and_nothing_else() -> None:
-    arguments = reconcile_arguments({"collections": None, "dry_run": False}, START, END)
-    assert arguments == ["--interval", "2013-01-01T00:00:00+00:00", "2013-01-02T00:00:00+00:00"]
-
-
-def test_run_without_a_logical_date_has_no_interval() -> None:
-    assert reconcile_arguments({}, None, None) == []
-    assert reconcile_arguments({}, START, START) == [], "an empty interval names no slice"
-
-
-def test_params_become_options() -> None:
-    params = {"collections": ["planes"], "dry_run": True, "allow_empty": False, "max_delete_ratio": 0.9}
-    assert reconcile_arguments(params, None, None) == [
-        "planes",
-        "--dry-run",
-        "--no-allow-empty",
-        "--max-delete-ratio",
-        "0.9",
-    ]
 
 
 def test_maintenance_takes_names_and_how_long_history_is_kept() -> None:
@@ -64,7 +37,7 @@ def test_maintenance_takes_names_and_how_long_history_is_kept() -> None:
 
 
 def test_nothing_starts_while_the_catalog_is_moved(installation: Path) -> None:
-    prepare = prepare_reconcile.function
+    prepare = prepare_maintenance.function
     arguments = prepare()
     catalog = Catalog.of(load_settings(), clock=SystemClock())
     catalog.open(Direction.ROLLBACK).close()
@@ -96,9 +69,7 @@ def test_nothing_starts_where_nothing_can_be_written(
         task()
 
 
-def test_connection_of_a_source_that_is_not_set_is_said_before_spark(
-    installation: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connection_of_a_source_that_is_not_set_is_said_before_spark(installation: Path) -> None:
     source = {"format": "jdbc", "connection": "shop", "dbtable": "planes"}
     installation.mkdir()
     home = Home(settings_in(installation))
@@ -107,8 +78,6 @@ def test_connection_of_a_source_that_is_not_set_is_said_before_spark(
         prepare_reconcile.function()
     (status,) = read_status_table(home.deployment)
     assert (status.status, status.hint) == ("stalled", SET_SHOP)
-    monkeypatch.setenv("AIRFLOW_CONN_SHOP", "postgres://me:secret@db/shop")
-    assert prepare_reconcile.function() == []
 
 
 def test_nothing_starts_for_a_deployment_that_was_replaced(installation: Path, monkeypatch: pytest.MonkeyPatch) -> None:

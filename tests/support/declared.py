@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.sources.formats.source import Source
 
@@ -34,7 +36,7 @@ class Watched(Source):
     """A source; ``opened`` sees, and may replace, what it gives each time that it is opened."""
 
     source: Any
-    opened: Any
+    opened: Any = Field(exclude=True)  # not part of what is declared
 
     @property
     def needs_interval(self) -> bool:

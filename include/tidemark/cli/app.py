@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -25,6 +26,7 @@ from tidemark.secrets.redaction import RedactingFormatter, redact, traceback_tex
 from tidemark.spark.toolchain import find_spark_folder, iceberg_runtime, read_spark_versions
 
 _FAILURES_LOG = "tidemark.collections.isolation"  # by name: help is shown without pyiceberg
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000  # not 700: a command imports many objects that stay, which costs 0.2 s
 _INTERRUPTED = 130  # as shells say it: 128 + SIGINT
 _EPILOG = (
     "Exit codes: 0 done, 2 something to correct (plan), 64 usage, 65 refused, 66 input missing, 69 unreachable, "
@@ -172,4 +174,5 @@ app.add_typer(deployment)
 
 def main() -> int:
     """Run the command of ``sys.argv`` and return its exit code."""
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     return app()

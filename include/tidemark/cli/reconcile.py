@@ -13,7 +13,7 @@ from tidemark.clock import SystemClock
 from tidemark.collections.quality.guards import Overrides
 from tidemark.entry_points import parse_interval, record
 from tidemark.exit_codes import ExitCode
-from tidemark.report import CollectionReport, Outcome, Report
+from tidemark.report import CollectionReport, Outcome, Report, join_reports
 from tidemark.settings import Settings
 from tidemark.spark.session import spark_on_demand
 
@@ -27,6 +27,7 @@ DifferentialNames = Annotated[
 DetailedExitCode = Annotated[
     bool, typer.Option("--detailed-exitcode", help="Exit with 2 if there is something to correct.")
 ]
+Full = Annotated[bool, typer.Option("--full", help="Compare all rows, also where the source has not changed.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; without it nothing is changed.")]
 RecountPartitions = Annotated[
     bool, typer.Option("--partitions", help="Have the partitions by event time counted anew, and nothing else.")
@@ -48,6 +49,7 @@ def plan(
     interval: IntervalOption = None,
     allow_empty: AllowEmpty = None,
     max_delete_ratio: MaxDeleteRatio = None,
+    full: Full = False,
     detailed_exitcode: DetailedExitCode = False,
     as_json: AsJson = False,
 ) -> int:
@@ -56,7 +58,7 @@ def plan(
     Without a NAME: for every differential collection that is declared.
     """
     overrides = Overrides(max_delete_ratio=max_delete_ratio, allow_empty=allow_empty)
-    report = _run(names or [], interval, overrides, dry_run=True)
+    report = _run(names or [], interval, overrides, dry_run=True, full=full)
     code = _print(report, as_json=as_json)
     differs = any(collection.outcome is Outcome.CORRECTED for collection in report.collections.values())
     return ExitCode.DIFFERENCES if detailed_exitcode and differs and code is ExitCode.OK else code
@@ -68,14 +70,16 @@ def reconcile(
     interval: IntervalOption = None,
     allow_empty: AllowEmpty = None,
     max_delete_ratio: MaxDeleteRatio = None,
+    full: Full = False,
     as_json: AsJson = False,
 ) -> int:
     """Make collections equal to their sources; each one's failure leaves the others' results alone.
 
-    Without a NAME: every differential collection that is declared.
+    Without a NAME: every differential collection that is declared. A collection whose source has not changed since it
+    was made equal to it (files, Iceberg tables, collections, a declared `version` of a database) is not read again.
     """
     overrides = Overrides(max_delete_ratio=max_delete_ratio, allow_empty=allow_empty)
-    report = _run(names or [], interval, overrides, dry_run=False)
+    report = _run(names or [], interval, overrides, dry_run=False, full=full)
     code = _print(report, as_json=as_json)
     record(Settings.load(os.environ), report, clock=SystemClock())
     return code
@@ -151,14 +155,16 @@ def _recount(deployment: Deployment, name: str, *, yes: bool, as_json: bool) -> 
     )
 
 
-def _run(names: list[str], interval: tuple[str, str] | None, overrides: Overrides, *, dry_run: bool) -> Report:
+def _run(
+    names: list[str], interval: tuple[str, str] | None, overrides: Overrides, *, dry_run: bool, full: bool
+) -> Report:
     # Errors of the call, the stores or the sources' connections are reported before Spark takes its seconds to start.
     deployment = load_deployment(writes=not dry_run)
     settings = deployment.settings
     wanted = parse_interval(*interval) if interval else None
-    from tidemark.collections.reconcile.run import choose_declarations, reconcile_all  # noqa: PLC0415
+    from tidemark.collections.reconcile.choice import choose_declarations  # noqa: PLC0415
+    from tidemark.collections.reconcile.same_source import reconcile_unchanged  # noqa: PLC0415
     from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
-    from tidemark.spark.session import spark_session  # noqa: PLC0415
 
     declarations = choose_declarations(deployment.registry.read().declarations, names)
     check_connections(declarations.values(), settings)
@@ -170,6 +176,14 @@ def _run(names: list[str], interval: tuple[str, str] | None, overrides: Override
         return Report(operation=operation, started_at=now_ms, finished_at=now_ms, generation=settings.generation)
     if not names:
         console.print(f"All differential collections: {', '.join(chosen)}", soft_wrap=True)
+    unchanged, left = reconcile_unchanged(
+        deployment, declarations, interval=wanted, dry_run=dry_run, full=full, clock=SystemClock()
+    )
+    if not left:
+        return unchanged
+    from tidemark.collections.reconcile.run import reconcile_all  # noqa: PLC0415 - imports Spark
+    from tidemark.spark.session import spark_session  # noqa: PLC0415
+
     with working("Starting Spark") as status, spark_session(settings, app_name="tidemark") as spark:
 
         def progress(name: str, report: CollectionReport | None) -> None:
@@ -178,9 +192,10 @@ def _run(names: list[str], interval: tuple[str, str] | None, overrides: Override
             elif console.is_terminal:
                 console.print(f"{name}: {report.outcome} in {report.seconds:.1f} s")
 
-        return reconcile_all(
-            spark, deployment, chosen, interval=wanted, dry_run=dry_run, overrides=overrides, progress=progress
+        report = reconcile_all(
+            spark, deployment, left, interval=wanted, dry_run=dry_run, full=full, overrides=overrides, progress=progress
         )
+    return join_reports(unchanged, report)
 
 
 def _print(report: Report, *, as_json: bool) -> ExitCode:

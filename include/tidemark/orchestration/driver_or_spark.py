@@ -41,19 +41,28 @@ def check_left(done: Report, left: Sequence[str], check: Callable[[], None]) -> 
 
 
 def hand_on(
-    settings: Settings, done: Report, spark_arguments: Sequence[str], *, left: Sequence[str], ti: Any, tasks: list[str]
+    settings: Settings,
+    done: Report,
+    spark_arguments: Sequence[str],
+    *,
+    left: Sequence[str],
+    ti: Any,
+    tasks: list[str],
+    records: bool = True,
 ) -> list[str]:
     """Record and keep the report of the small work, push XComs, and choose the next tasks.
 
     The XComs are the report, the collections that are left for the application, and its arguments.
 
     ``spark_arguments`` are the application's arguments, without ``--report``. ``tasks`` are the task that lists the
-    results, and the one that runs the application, if any are ``left``.
+    results, and the one that runs the application, if any are ``left``. Nothing is recorded, in the collections of the
+    system, of work that only plans (not ``records``).
 
     Raises ``AirflowException`` if the small work failed; the retry policy decides whether the task is tried again.
     """
     report = done.to_json()
-    record(settings, done, clock=SystemClock())
+    if records:
+        record(settings, done, clock=SystemClock())
     may_retry = ti.try_number <= ti.max_tries
     if failure := application_failure(done.exit_code, report, may_retry=may_retry, others_wait=bool(left)):
         raise failure

@@ -25,13 +25,7 @@ def test_a_value_that_python_cannot_show_does_not_stop_a_run_that_is_not_refused
         {"0": infinity, **{name: pa.array([1], pa.int64()) for name in ("hash", "position", "file", "pos", "time")}}
     )
     comparison = Comparison(
-        pinned=NO_ROWS,
-        condition=None,
-        desired=NO_ROWS,
-        source_is_pinned=True,
-        fingerprint="",
-        guards=Guards(),
-        scratch="",
+        pinned=NO_ROWS, condition=None, desired=NO_ROWS, source_is_pinned=True, state="", guards=Guards(), scratch=""
     )
     counts = Counts(source=9, stored=10, retracted=1, vanished=1)
     corrections = compare_candidates(candidates, SHAPE)

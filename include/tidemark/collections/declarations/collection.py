@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
 from tidemark.collections.declarations.append_only import (
     ColumnName,
     ColumnNames,
+    Duration,
     Expectations,
     Intervals,
     Retention,
     StagedRetention,
     StatusHistory,
+    duration_ms,
     given,
 )
 from tidemark.collections.declarations.columns import ColumnUse, Need, check_columns
@@ -26,13 +28,13 @@ from tidemark.collections.sources.formats.files import FileSource, SchemaText
 from tidemark.collections.sources.formats.registry import UNTYPED_FORMATS
 from tidemark.collections.sources.formats.source import Source, Strict
 from tidemark.collections.sources.formats.sql import SourceDeclaration
-from tidemark.interval import Unit
+from tidemark.interval import Interval, Unit
 
 DECLARATION_VERSION = 1
 MAX_BUCKETS = 4096
 QUARANTINE_SUFFIX = "_quarantine"  # appends create such collections; they are never declared
 
-_MIRROR_FIELDS = ("guards", "scope", "on_stale_input")
+_MIRROR_FIELDS = ("guards", "scope", "on_stale_input", "verify_after")
 _DIFFERENTIAL_FIELDS = ("buckets", "on_foreign_commit", *_MIRROR_FIELDS)
 _APPEND_ONLY_FIELDS = (
     "writes_to", "intervals", "retention", "on_read_only", "on_schema_change", "staged_retention", "expect", "status",
@@ -58,6 +60,8 @@ def _refuse_mixed(values: tuple[bool | int | str, ...]) -> tuple[bool | int | st
 
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]{0,62}$")]
+VERIFY_AFTER_MS = 7 * 24 * 3_600_000
+VerifyAfter = Annotated[Literal[0] | Duration, Field(union_mode="left_to_right")]  # 0: always
 DeletingValues = Annotated[
     tuple[bool | int | str, ...], BeforeValidator(_as_sequence), AfterValidator(_refuse_mixed), Field(min_length=1)
 ]
@@ -162,6 +166,9 @@ class Declaration(Strict):
     scope: Scope | None = None
     on_foreign_commit: OnForeignCommit = OnForeignCommit.RESET
     on_stale_input: OnStaleInput = OnStaleInput.SKIP
+    # How long the names of states are trusted before all rows are compared again. None, VERIFY_AFTER_MS, is not stored:
+    # a program that does not know the field reads all other declarations.
+    verify_after: VerifyAfter | None = None
     tags: tuple[str, ...] = ()
     buckets: int | None = Field(default=None, ge=1, le=MAX_BUCKETS)  # None: from the size of the source
     on_read_only: OnReadOnly = OnReadOnly.STAGE
@@ -340,6 +347,20 @@ class Declaration(Strict):
         for name in fields:
             if name in self.model_fields_set and getattr(self, name) != type(self).model_fields[name].get_default():
                 raise ValueError(f"`{name}` {why}: leave it out")
+
+    @property
+    def verify_after_ms(self) -> int:
+        """For how long, in ms, a source whose state has the same name still is not read again; 0: always."""
+        if self.verify_after is None:
+            return VERIFY_AFTER_MS
+        return duration_ms(self.verify_after) if self.verify_after else 0
+
+    def slice_of(self, interval: Interval | None) -> Interval | None:
+        """Return the whole units of time that a run over ``interval`` corrects; None for the whole collection.
+
+        A run corrects whole units: a source cut at the bounds of the interval would lack the rest of the unit.
+        """
+        return None if self.scope is None or interval is None else self.scope.every.covering(interval)
 
     @property
     def column_uses(self) -> tuple[ColumnUse, ...]:

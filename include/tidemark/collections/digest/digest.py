@@ -18,14 +18,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tidemark.collections.digest.row_hash import HASH_VERSION
 from tidemark.errors import CorruptState
 
 if TYPE_CHECKING:
     Longs = NDArray[np.int64]
 
+HASH_VERSION = 1  # part of every stored digest: change the version whenever hashes or buckets change
 _MAGIC = b"TMDG"
 LOW_HALF = 0xFFFF_FFFF
+_NOTE = re.compile(r"buckets=(\d+) change-rate=([0-9.e+-]+) quiet=(yes|no)(?: source=([0-9a-f]+)(?: compared=(\d+))?)?")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,15 +103,16 @@ class DigestNote:
     bucket_count: int  # that the digest should have
     change_rate: float  # the share of rows that recent runs with corrections corrected; 0 without such a run
     is_quiet: bool  # whether the last run found nothing to correct
-    source: str = ""  # the fingerprint of the source of the last run; empty without one, as for a database
+    source: str = ""  # the name of the state of the source that the rows were made equal to; empty: it has none
+    compared_ms: int = 0  # when that state was read, and compared with the rows
 
     def __str__(self) -> str:
         quiet = "yes" if self.is_quiet else "no"
         text = f"buckets={self.bucket_count} change-rate={self.change_rate:.3g} quiet={quiet}"
-        return f"{text} source={self.source}" if self.source else text
+        return f"{text} source={self.source} compared={self.compared_ms}" if self.source else text
 
     def expects_nothing(self, source: str) -> bool:
-        """Say whether a run over a source with that fingerprint will most likely find nothing to correct.
+        """Say whether a run over a source whose state has that name will most likely find nothing to correct.
 
         A guess, which only decides on the first scan: new files may hold the same rows.
         """
@@ -119,8 +121,10 @@ class DigestNote:
     @classmethod
     def parse(cls, text: str) -> DigestNote | None:
         """Read the text of ``str``; None for any other text: then nothing is known of earlier runs."""
-        match = re.fullmatch(r"buckets=(\d+) change-rate=([0-9.e+-]+) quiet=(yes|no)(?: source=([0-9a-f]+))?", text)
-        return cls(int(match[1]), float(match[2]), match[3] == "yes", match[4] or "") if match else None
+        match = _NOTE.fullmatch(text)
+        if match is None:
+            return None
+        return cls(int(match[1]), float(match[2]), match[3] == "yes", match[4] or "", int(match[5] or 0))
 
 
 def digest_to_bytes(digest: Digest, layout: str) -> bytes:

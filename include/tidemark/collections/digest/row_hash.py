@@ -3,6 +3,8 @@
 Two rows have the same hash when Spark's grouping calls them equal: NULL equals NULL, ``-0.0`` equals ``0.0``, NaN
 equals NaN, and the order of a map's entries does not matter. ``xxhash64`` alone is not enough: it skips NULLs, so that
 ``(NULL, 'a')`` and ``('a', NULL)`` collide, it does not see where a nested array ends, and it refuses maps.
+
+Whoever changes hashes raises ``HASH_VERSION`` in ``digest.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from pyspark.sql.types import DataType, StructType
 
 from tidemark.iceberg.reading.canonical import canonical, has_map
 
-HASH_VERSION = 1  # part of every stored digest: change the version whenever hashes or buckets change
 _BITS_PER_WORD = 63  # of a NULL bitmap; the sign bit stays unused, so that no literal is negative
 
 

@@ -108,7 +108,7 @@ class Comparison:
     condition: Column | None  # limits the pinned rows to a slice; ``desired`` is limited already; None: no slice
     desired: DataFrame  # the rows of the source, numbered under ``new_``
     source_is_pinned: bool  # whether every pass over ``desired`` reads the same rows, unless the source has moved
-    fingerprint: str  # of the state of the source; may be empty
+    state: str  # the name of the state of the source; may be empty
     guards: Guards
     scratch: str  # a folder (URI) for this comparison alone, which need not exist; the caller removes the folder
 
@@ -126,7 +126,7 @@ class Comparison:
         if self.guards.on_duplicate_key is not None and not self.source_is_pinned:
             raise CopyNeeded  # the first pass cannot verify which rows were left out
         pinned, is_scoped = self.pinned, self.condition is not None
-        bucket_counts = pinned.bucket_counts(self.fingerprint)
+        bucket_counts = pinned.bucket_counts(self.state)
         if is_scoped:
             bucket_counts = bucket_counts[-1:]
         source = self._scan_source(bucket_counts[0])

@@ -71,18 +71,18 @@ class Pinned:
     def bucket_counts(self, source: str) -> tuple[int, ...]:
         """Return the bucket counts for scans of the source, one after the other as long as the digests differ.
 
-        ``source`` is the fingerprint of its present state, or empty. One bucket is the quickest first scan when the run
+        ``source`` is the name of its present state, or empty. One bucket is the quickest first scan when the run
         will most likely find nothing to correct; otherwise that scan would be in vain.
         """
         if self.head.is_empty:
             return (UNKNOWN_SIZE_BUCKETS,)
-        closer = choose_bucket_count(rows=self.head.row_count, change_rate=self._note.change_rate)
-        return (1, closer) if self._note.expects_nothing(source) else (closer,)
+        closer = choose_bucket_count(rows=self.head.row_count, change_rate=self.note.change_rate)
+        return (1, closer) if self.note.expects_nothing(source) else (closer,)
 
     @property
     def missing_bucket_count(self) -> int:
         """The bucket count for a scan of the stored rows, if no digest of them is kept."""
-        return kept_bucket_count(rows=self.head.row_count, change_rate=self._note.change_rate)
+        return kept_bucket_count(rows=self.head.row_count, change_rate=self.note.change_rate)
 
     @property
     def row_bytes(self) -> int:
@@ -92,22 +92,22 @@ class Pinned:
         return max(_LEAST_ROW_BYTES, _UNPACKED * stored // max(1, self.head.row_count))
 
     def digest_to_keep(
-        self, digest: Digest | None, *, changed: int, source: str, rows_stay: bool
+        self, digest: Digest | None, *, changed: int, source: str, compared_ms: int, rows_stay: bool
     ) -> tuple[str, bytes | None]:
         """Return the note for the next run, and the digest to keep; None if the stored digest stays right.
 
         ``digest`` covers the rows after the run; None if unknown, and then no digest is kept. ``changed`` rows were
-        corrected; ``rows_stay`` if the rows of the snapshot stay as they are. ``source`` is the fingerprint of the
-        source that the whole collection equals after the run, or empty.
+        corrected; ``rows_stay`` if the rows of the snapshot stay as they are. ``source`` is the name of the state of
+        the source that the rows equal after the run, read and compared at ``compared_ms``; empty without one.
         """
         if digest is None:
             return "", None
-        rate = self._note.change_rate
+        rate = self.note.change_rate
         is_quiet = self.head.is_empty or not changed  # a first load says nothing about later runs
         if not is_quiet:
             rate = blend_change_rate(rate, changed=changed, rows=digest.row_count)
         buckets = kept_bucket_count(rows=digest.row_count, change_rate=rate)
-        note = str(DigestNote(buckets, rate, is_quiet=is_quiet, source=source))
+        note = str(DigestNote(buckets, rate, is_quiet=is_quiet, source=source, compared_ms=compared_ms))
         folded = digest.fold(min(digest.bucket_count, buckets))
         kept = None if self.head.is_empty else self.digest
         if rows_stay and kept is not None and kept.bucket_count == folded.bucket_count:
@@ -141,7 +141,8 @@ class Pinned:
         return names
 
     @property
-    def _note(self) -> DigestNote:
+    def note(self) -> DigestNote:
+        """What the last run left."""
         return DigestNote.parse(self.head.state.digest) or DigestNote(0, 0.0, is_quiet=True)
 
 

@@ -23,6 +23,7 @@ from tidemark.collections.digest.row_layout import NEW, OLD
 from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides, check_foreign_commits
 from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded, Difference, Scan, kept_rows
 from tidemark.collections.reconcile.pinned_snapshot import Pinned, in_slice, pin_snapshot
+from tidemark.collections.reconcile.same_source import name_desired
 from tidemark.collections.reconcile.vanished_columns import check_columns_occur
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark
@@ -121,12 +122,8 @@ class Reconciliation:
 
     @cached_property
     def slice(self) -> Interval | None:
-        """The whole units of time that a run with a scope corrects; None for the whole collection.
-
-        A run corrects whole units: a source cut at the bounds of the interval would lack the rest of the unit.
-        """
-        scope, interval = self.declaration.scope, self.data_interval
-        return None if scope is None or interval is None else scope.every.covering(interval)
+        """The whole units of time that a run with a scope corrects; None for the whole collection."""
+        return self.declaration.slice_of(self.data_interval)
 
     @property
     def branch(self) -> str:
@@ -182,6 +179,7 @@ class Attempt:
     copies_source: bool
     trusts_digest: bool = True  # otherwise the stored rows are scanned, whatever digest is kept
 
+    began_ms: int = field(init=False)  # pin: before the source was looked at
     pinned: Pinned = field(init=False)  # pin
     source: OpenedSource = field(init=False)  # open
     comparison: Comparison = field(init=False)  # scan
@@ -192,6 +190,20 @@ class Attempt:
     upper: Frontier = field(init=False)  # the one that was pinned; publish
     superseded: list[str] = field(default_factory=list)  # publish: branches of staged corrections of the same rows
     sample: dict[str, list[dict[str, object]]] | None = None  # sample_corrections
+
+    @property
+    def state(self) -> str:
+        """The name of the state of the source, of the declaration, and of the slice; empty without one."""
+        run, state = self.run, self.source.state
+        return "" if state is None else name_desired(state, run.declaration, self.pinned.head, run.slice)
+
+    @property
+    def unnoticed(self) -> str:
+        """What to say of a source that has other rows in a state of the same name; empty if that is not so."""
+        is_same = self.state != "" and self.state == self.pinned.note.source
+        if not is_same or self.difference.is_empty or self.pinned.head.foreign or not self.source.is_named_exactly:
+            return ""
+        return f"{self.source.where} has other rows, although its state has the same name: look at what changed it"
 
     @property
     def has_nothing_to_publish(self) -> bool:
@@ -251,6 +263,7 @@ class Attempt:
             "foreign_updates": head.foreign_updates and str(head.foreign_updates),
             "slice": run.slice and str(run.slice),
             "superseded": self.superseded,
+            "unnoticed": self.unnoticed,
             "sample": self.sample,
             INPUT_COLUMNS: self.source.input_columns,
         }
@@ -273,6 +286,7 @@ class Attempt:
 def pin(attempt: Attempt) -> None:
     """Pin the stored rows: all later steps compute for this snapshot, and publish only onto this snapshot."""
     run = attempt.run
+    attempt.began_ms = run.clock.now_ms()
     head = run.shard.load()
     check_foreign_commits(head.foreign or head.foreign_updates, run.declaration)
     named = [use.column for use in run.declaration.column_uses]
@@ -315,7 +329,7 @@ def scan(attempt: Attempt) -> None:
             condition=condition,
             desired=desired,
             source_is_pinned=source.pinnable,
-            fingerprint=source.fingerprint,
+            state=attempt.state,
             guards=run.overrides.apply(run.declaration.guards),
             scratch=attempt.scratch,
         )
@@ -374,7 +388,8 @@ def publish(attempt: Attempt) -> None:
     note, digest = pinned.digest_to_keep(
         attempt.difference.digest,
         changed=attempt.difference.counts.inserted + attempt.difference.counts.retracted,
-        source=attempt.source.fingerprint if run.slice is None else "",  # rows of other slices may be out of date
+        source=attempt.state if attempt.source.is_still_named() else "",
+        compared_ms=attempt.began_ms,
         rows_stay=attempt.has_nothing_to_publish,
     )
     covered, touched = attempt.staged_corrections(pinned.head)

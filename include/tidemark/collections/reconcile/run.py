@@ -13,22 +13,23 @@ from pyspark.sql import SparkSession
 from pyspark.util import inheritable_thread_target
 
 from tidemark.clock import Clock, SystemClock
-from tidemark.collections.declarations.collection import Declaration, Kind, OnStaleInput
+from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.declarations.files import sort_by_inputs
 from tidemark.collections.deployment import Deployment, Mode
-from tidemark.collections.isolation import find_resting, isolate, skipped
+from tidemark.collections.isolation import find_resting, isolate
 from tidemark.collections.mode import join_to_write, read_mode
 from tidemark.collections.objects.applied import open_applied
 from tidemark.collections.quality.guards import Overrides
+from tidemark.collections.reconcile.choice import choose_declarations, skip_stale
 from tidemark.collections.reconcile.reconciliation import Reconciliation
-from tidemark.collections.sources.formats.buffer import BufferSource
-from tidemark.errors import Fenced, NotPossible, UnknownCollection, UsageError
+from tidemark.collections.reconcile.same_source import reconcile_same
+from tidemark.errors import Fenced, NotPossible
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shard.shard import naming_drop
 from tidemark.iceberg.shards import Shards
 from tidemark.interval import Interval
-from tidemark.report import SKIPPED_BECAUSE, CollectionReport, Outcome, Report
+from tidemark.report import CollectionReport, Outcome, Report
 
 if TYPE_CHECKING:
     Progress = Callable[[str, CollectionReport | None], None]
@@ -44,6 +45,7 @@ def reconcile_all(
     *,
     interval: Interval | None = None,
     dry_run: bool = False,
+    full: bool = False,
     overrides: Overrides | None = None,
     clock: Clock | None = None,
     progress: Progress | None = None,
@@ -54,6 +56,9 @@ def reconcile_all(
     paused, or suspended for now, or if one that it reads failed or was skipped before it, unless it is declared to go
     on. The data interval limits the collections that have a
     scope. ``overrides`` are guards for this run alone.
+
+    A collection whose source has not changed since it was made equal to it is not read again, unless the run is
+    ``full``, or ``verify_after`` has passed.
 
     A ``dry_run`` computes and reports the corrections, and writes nothing. A collection that reads others is compared
     with what they will be, and its report names those that change.
@@ -75,6 +80,9 @@ def reconcile_all(
     def reconcile(declaration: Declaration, changing: Sequence[str]) -> CollectionReport:
         if not dry_run and (skipped := resting().get(declaration.name)) is not None:
             return skipped
+        looks = partial(reconcile_same, shards, deployment, declaration, interval=interval, dry_run=dry_run)
+        if not full and not changing and (same := looks(clock=clock, spark=spark)) is not None:
+            return same
         shard = open_applied(shards, deployment, declaration)
         writer, mode = (None, Mode.READ_ONLY) if dry_run else join_to_write(shard, deployment)
         reconciliation = Reconciliation(
@@ -125,17 +133,6 @@ def reconcile_all(
     )
 
 
-def skip_stale(declaration: Declaration, inputs: Mapping[str, CollectionReport]) -> CollectionReport | None:
-    """Return the report of a collection that is skipped, since one that it reads is not right; None if it is run.
-
-    ``inputs`` are the reports of this run by collection, of those that the collection reads.
-    """
-    stale = [name for name, report in inputs.items() if report.error or SKIPPED_BECAUSE in report.details]
-    if not stale or declaration.on_stale_input is OnStaleInput.GO_ON:
-        return None
-    return skipped(f"it reads {', '.join(stale)}, which this run could not make equal to its source")
-
-
 def fence_earlier_tries(shards: Shards, names: Iterable[str], deployment: Deployment) -> None:
     """Raise the token of the stored collections among ``names`` (empty for all), which fences earlier tries.
 
@@ -152,30 +149,6 @@ def fence_earlier_tries(shards: Shards, names: Iterable[str], deployment: Deploy
             Writer.raise_token(shards.open(name), deployment.generation)
         except (Fenced, NotPossible):
             continue
-
-
-def choose_declarations(declared: Mapping[str, Declaration], names: Sequence[str]) -> dict[str, Declaration]:
-    """Return the declarations by name, in the order of ``names``; without names all differential ones.
-
-    Raises:
-        UnknownCollection: If a name is not declared.
-        UsageError: If a named collection is append-only.
-    """
-    if not names:
-        return {name: found for name, found in sorted(declared.items()) if found.kind is Kind.DIFFERENTIAL}
-    chosen = {}
-    for name in names:
-        if name not in declared:
-            raise UnknownCollection.named(name, declared)
-        if declared[name].kind is not Kind.DIFFERENTIAL:
-            raise UsageError(
-                f"{name!r} is {declared[name].kind}: it keeps what arrives, and is made equal to nothing",
-                hint=f"use `tidemark buffer ingest {name}`"
-                if isinstance(declared[name].source, BufferSource)
-                else f"use `tidemark append {name}`",
-            )
-        chosen[name] = declared[name]
-    return chosen
 
 
 def _run_inputs_first(

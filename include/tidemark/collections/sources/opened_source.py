@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,9 +10,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame, SparkSession
 
 from tidemark.collections.sources.errors import translating
-from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files
+from tidemark.collections.sources.file_listing import list_files
+from tidemark.collections.sources.pins import FilesPin, Looking, Pin, VersionPin
 from tidemark.errors import InputMissing, Refused, SourceMoved, TidemarkError
-from tidemark.interval import Interval, fill_interval, time_text
+from tidemark.interval import Interval
 from tidemark.locations import to_path
 from tidemark.settings import Settings
 
@@ -31,43 +31,14 @@ class Opening:
     interval: Interval | None = None  # the run's data interval; fills `{start}` and `{end}`
     expected: Mapping[str, OpenedSource] = field(default_factory=dict)  # collections that are read as they will be
 
+    @property
+    def looking(self) -> Looking:
+        """What a look at the state of the source needs."""
+        return Looking(self.shards, self.settings, self.interval, self.spark)
+
     def fill(self, text: str) -> str:
         """Return ``text`` with the data interval filled in."""
-        if self.interval is None:
-            return text
-        return fill_interval(text, time_text(self.interval.start_ms), time_text(self.interval.end_ms))
-
-
-@dataclass(frozen=True, slots=True)
-class FilesPin:
-    """Files by name, size, times and inode."""
-
-    listing: FileListing
-    spark: SparkSession
-
-    def moved(self) -> bool:
-        """Say whether another read might return other rows."""
-        return have_moved(self.listing, self.spark)
-
-    def text(self) -> str:
-        """Return a text that is the same for the same state."""
-        return "\n".join(str(file) for file in self.listing.files)
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotPin:
-    """A snapshot of an Iceberg table, which never changes."""
-
-    table: str
-    snapshot_id: int
-    # Of a collection: a run without corrections commits a new snapshot of the same files.
-    manifests: tuple[str, ...] = ()
-
-    def moved(self) -> bool:
-        return False
-
-    def text(self) -> str:
-        return f"{self.table}@{' '.join(self.manifests) or self.snapshot_id}"
+        return self.looking.fill(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +52,8 @@ class OpenedSource:
     where: str  # names the source in messages
     desired: DataFrame  # the rows that the collection should hold; each Spark action evaluates the rows again
     pinnable: bool
-    pins: tuple[FilesPin | SnapshotPin, ...] = ()
-    copy_of: str | None = None  # the fingerprint of the original, if this source is a copy
+    pins: tuple[Pin, ...] = ()
+    state: tuple[Pin, ...] | None = None  # whose names together name the rows, also those of a copy; None: nothing does
     place: str = ""  # where the rows come from, for messages
     input_columns: Mapping[str, list[str]] = field(default_factory=dict)  # of each input of a query
     # Returns the columns that occur in any row; None if a row without a column is an error already.
@@ -93,13 +64,13 @@ class OpenedSource:
         return any(pin.moved() for pin in self.pins)
 
     @property
-    def fingerprint(self) -> str:
-        """A text that is the same for the same pinned state; empty if the source or its original cannot be pinned."""
-        if self.copy_of is not None:
-            return self.copy_of
-        if not self.pinnable:
-            return ""
-        return hashlib.sha256("\0".join(pin.text() for pin in self.pins).encode()).hexdigest()[:16]
+    def is_named_exactly(self) -> bool:
+        """Whether equal names mean rows that are equal to the last bit, and not only up to rounding and ties."""
+        return self.pinnable or any(isinstance(pin, VersionPin) for pin in self.state or ())
+
+    def is_still_named(self) -> bool:
+        """Say whether the state has its name still, so that no row can have come between the name and the rows."""
+        return all(pin.is_still() for pin in self.state or ())
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -134,5 +105,4 @@ class OpenedSource:
             desired=spark.read.schema(self.desired.schema).parquet(folder),
             pins=(FilesPin(list_files(str(to_path(folder) or folder), spark), spark),),
             pinnable=True,
-            copy_of=self.fingerprint,
         )

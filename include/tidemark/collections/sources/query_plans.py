@@ -24,13 +24,19 @@ _TREE_PATTERN = "org.apache.spark.sql.catalyst.trees.TreePattern"
 _PLAN_EXPRESSION = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
 
 
-def is_repeatable(spark: SparkSession, frame: DataFrame) -> bool:
-    """Say whether ``frame`` returns the same rows whenever its inputs hold the same rows."""
+def is_deterministic(spark: SparkSession, frame: DataFrame) -> bool:
+    """Say whether ``frame`` depends on its inputs alone: on no clock and no chance.
+
+    Rounding, and the choice among ties, may differ from run to run all the same.
+    """
     plan = _analysed(frame)
     patterns = getattr(spark._jvm, _TREE_PATTERN)  # noqa: SLF001
-    if not plan.deterministic() or plan.containsPattern(patterns.CURRENT_LIKE()):
-        return False
-    return all(_class_of(node) in _REPEATABLE for node in _nodes(plan))
+    return bool(plan.deterministic()) and not plan.containsPattern(patterns.CURRENT_LIKE())
+
+
+def is_repeatable(spark: SparkSession, frame: DataFrame) -> bool:
+    """Say whether ``frame`` returns the same rows whenever its inputs hold the same rows."""
+    return is_deterministic(spark, frame) and all(_class_of(node) in _REPEATABLE for node in _nodes(_analysed(frame)))
 
 
 def refuse_other_tables(spark: SparkSession, query: str, inputs: set[str], where: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.sources import rows, write_parquet
 from tidemark.collections.sources.formats.parquet_files import ParquetSource
+from tidemark.collections.sources.pins import name_state
 from tidemark.errors import (
     CommitStateUnknown,
     InputMissing,
@@ -43,14 +44,14 @@ def test_a_replaced_file_counts_as_moved_even_with_the_same_size_and_age(opener:
     path = write_parquet(tmp_path / "a.parquet", x=[1])
     seen = path.stat()
     opened = opener({"format": "parquet", "path": "a.parquet"})
-    before = opened.fingerprint
+    before = name_state(opened.state or ())
     assert not opened.moved()
     other = write_parquet(tmp_path / "new.parquet", x=[2])
     other.replace(path)
     os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
     assert path.stat().st_size == seen.st_size
     assert opened.moved()
-    assert opener({"format": "parquet", "path": "a.parquet"}).fingerprint != before
+    assert name_state(opener({"format": "parquet", "path": "a.parquet"}).state or ()) != before
 
 
 def test_a_file_that_vanishes_while_it_is_read_means_that_the_source_moved(opener: Opener, tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_a_materialised_copy_no_longer_follows_its_source(opener: Opener, tmp_pa
     assert rows(copy) == [(1, "x")]
     assert not copy.moved()
     assert copy.desired.schema == opened.desired.schema
-    assert copy.fingerprint == opened.fingerprint
+    assert name_state(copy.state or ()) == name_state(opened.state or ())
 
 
 def test_the_interval_cuts_a_source(opener: Opener, tmp_path: Path) -> None:

@@ -13,11 +13,14 @@ from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.schema.types import Columns, columns_text
 from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files
 from tidemark.collections.sources.formats.source import SourceWithOptions, absolute_path
+from tidemark.collections.sources.pins import FilesPin
 from tidemark.errors import Refused, SourceMoved
+from tidemark.locations import parse_uri
 
 if TYPE_CHECKING:
     from tidemark.collections.sources.batch_file import BatchFile, CsvForm
     from tidemark.collections.sources.opened_source import OpenedSource, Opening
+    from tidemark.collections.sources.pins import Looking, Pin
 
 _GLOB_CHARACTERS = re.compile(r"[{}\[\]*?\\]")
 
@@ -68,13 +71,18 @@ class FileSource(SourceWithOptions):
         """
         raise NotImplementedError
 
+    def find_state(self, looking: Looking, where: str) -> tuple[Pin, ...] | None:
+        if parse_uri(self.path) is None and looking.spark is None:
+            return None
+        return (FilesPin(list_files(self.path, looking.spark, where=where), looking.spark),)
+
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Pin the files that the path matches now, and return their rows.
 
         Raises ``SourceMoved`` if a file changed meanwhile.
         """
         from tidemark.collections.sources.errors import translating
-        from tidemark.collections.sources.opened_source import FilesPin, OpenedSource
+        from tidemark.collections.sources.opened_source import OpenedSource
 
         listing = list_files(self.path, opening.spark, where=where)
         try:
@@ -87,10 +95,12 @@ class FileSource(SourceWithOptions):
                 raise SourceMoved(f"{where} was changed while it was opened: {error}", hint="run again") from error
             raise
         occurring = partial(self._occurring_columns, opening, listing, where) if self.may_omit_columns else None
+        pins = (FilesPin(listing, opening.spark),)
         return OpenedSource(
             where=where,
             desired=desired,
-            pins=(FilesPin(listing, opening.spark),),
+            pins=pins,
+            state=pins,
             pinnable=True,
             place=self.path,
             occurring_columns=occurring,

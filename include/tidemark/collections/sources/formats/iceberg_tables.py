@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, model_validator
 
 from tidemark.collections.sources.formats.source import InputSource, SourceWithOptions, absolute_path
+from tidemark.collections.sources.iceberg_state import ask_main, ask_state, read_state
+from tidemark.collections.sources.pins import SnapshotPin
 
 if TYPE_CHECKING:
     from tidemark.collections.sources.opened_source import OpenedSource, Opening
+    from tidemark.collections.sources.pins import Looking, Pin
+    from tidemark.iceberg.shard.head import ShardHead
 
 
 class IcebergSource(SourceWithOptions):
@@ -27,23 +31,33 @@ class IcebergSource(SourceWithOptions):
             raise ValueError("needs exactly one of `table` (its name in a Spark catalog) and `path` (its folder)")
         return self
 
+    @property
+    def place(self) -> str:
+        return self.table or self.path or ""
+
+    def find_state(self, looking: Looking, where: str) -> tuple[Pin, ...] | None:
+        from tidemark.collections.sources.errors import translating
+
+        if looking.spark is not None:
+            with translating(where):
+                main = ask_main(looking.spark, table=self.table, folder=self.path)
+                return (SnapshotPin(ask_state(looking.spark, main, table=self.table, folder=self.path)),)
+        name = read_state(looking.settings, table=self.table, folder=self.path)
+        return None if name is None else (SnapshotPin(name),)
+
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Pin the present snapshot of the table's main branch, and return the rows."""
-        from tidemark.collections.sources.opened_source import OpenedSource, SnapshotPin
+        from tidemark.collections.sources.opened_source import OpenedSource
 
-        spark, place = opening.spark, self.table or self.path or ""
-        # Spark's catalog may cache an older state of a named table; a table that is named by its folder is not cached.
-        # Ask first: Spark logs a stack trace for a missing table. Opening the table reports the missing table anyway.
-        if self.table is not None and spark.catalog.tableExists(self.table):
-            spark.sql(f"REFRESH TABLE {self.table}")
-        refs = spark.read.format("iceberg").load(f"{place}{'.' if self.table else '#'}refs")
-        main = refs.where("name = 'main'").select("snapshot_id").first()
+        spark = opening.spark
+        main = ask_main(spark, table=self.table, folder=self.path)
         reader = spark.read.format("iceberg").options(**self.spark_options)
-        if main is None:  # a table without a commit has no snapshot to pin
-            return OpenedSource(where=where, desired=reader.load(place).limit(0), pinnable=True)
-        desired = reader.option("versionAsOf", str(main["snapshot_id"])).load(place)
-        pins = (SnapshotPin(place, main["snapshot_id"]),)
-        return OpenedSource(where=where, desired=desired, pins=pins, pinnable=True)
+        if main is None:  # a table without a commit has no snapshot to read
+            desired = reader.load(self.place).limit(0)
+        else:
+            desired = reader.option("versionAsOf", str(main)).load(self.place)
+        pins = (SnapshotPin(ask_state(spark, main, table=self.table, folder=self.path)),)
+        return OpenedSource(where=where, desired=desired, pins=pins, state=pins, pinnable=True)
 
 
 class CollectionSource(InputSource):
@@ -56,12 +70,15 @@ class CollectionSource(InputSource):
     def collection_name(self) -> str:
         return self.collection
 
+    def find_state(self, looking: Looking, where: str) -> tuple[Pin, ...] | None:  # noqa: ARG002 - the error names it
+        return (_pin_contents(looking.shards.open(self.collection).load()),)
+
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Pin the present contents, without the commits of other engines, and return the user's columns.
 
         A collection that is about to be created or changed is opened as it will be.
         """
-        from tidemark.collections.sources.opened_source import OpenedSource, SnapshotPin
+        from tidemark.collections.sources.opened_source import OpenedSource
         from tidemark.iceberg.reading.spark import read_snapshot
         from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS
 
@@ -70,6 +87,10 @@ class CollectionSource(InputSource):
         shard = opening.shards.open(self.collection)
         head = shard.load()
         desired = read_snapshot(opening.spark, shard, head, head.contents).drop(*SYSTEM_COLUMNS[head.state.layout])
-        manifests = tuple(sorted(manifest.manifest_path for manifest in head.contents.manifests(head.table.io)))
-        pin = SnapshotPin(shard.identifier, head.contents.snapshot_id, manifests)
-        return OpenedSource(where=where, desired=desired, pins=(pin,), pinnable=True)
+        pins = (_pin_contents(head),)
+        return OpenedSource(where=where, desired=desired, pins=pins, state=pins, pinnable=True)
+
+
+def _pin_contents(head: ShardHead) -> SnapshotPin:
+    """Name the rows of a collection: a run without corrections, and a compaction, leave them as they are."""
+    return SnapshotPin(f"{head.table.metadata.table_uuid}@{head.state.changed}/{head.table.metadata.current_schema_id}")

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import unquote
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
+from tidemark.collections.sources.database_version import Rows, answer_text, ask, can_ask, failed
 from tidemark.collections.sources.formats.source import IDENTIFIER, OptionValue, SourceWithOptions
 from tidemark.collections.sources.logins import EXAMPLE_URL, JDBC, Login, find_login
-from tidemark.errors import ConfigurationInvalid
+from tidemark.collections.sources.pins import VersionPin
+from tidemark.errors import ConfigurationInvalid, InputMissing
+from tidemark.interval import has_interval
 from tidemark.secrets.redaction import holds_secret, is_secret_name, know
+from tidemark.settings import Settings
 
 if TYPE_CHECKING:
     from tidemark.collections.sources.opened_source import OpenedSource, Opening
+    from tidemark.collections.sources.pins import Looking, Pin
 
 _DRIVERS = {
     "postgresql": "org.postgresql.Driver",
@@ -45,6 +51,8 @@ class JdbcSource(SourceWithOptions):
     driver: str | None = None
     table: str | None = Field(default=None, alias="dbtable")
     query: str | None = None
+    # A query whose answer changes with the rows: with the same answer, a run does not read the rows again.
+    version: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] | None = None
 
     @field_validator("connection")
     @classmethod
@@ -91,11 +99,50 @@ class JdbcSource(SourceWithOptions):
     def connection_name(self) -> str | None:
         return self.connection
 
+    @property
+    def needs_interval(self) -> bool:
+        return super().needs_interval or (self.version is not None and has_interval(self.version))
+
+    def find_state(self, looking: Looking, where: str) -> tuple[Pin, ...] | None:
+        if self.version is None:
+            return None
+        url, login = self._login(looking.settings, where)
+        if can_ask(url):
+            asking = partial(ask, url, login, timeout_s=looking.settings.connect_timeout_s, where=where)
+        elif looking.spark is not None:
+            asking = partial(self._ask_with_spark, looking, where)
+        else:
+            return None
+        query = looking.fill(self.version)
+
+        def answer() -> str:
+            return f"{url}\n{answer_text(asking(query), where, query)}"
+
+        return (VersionPin(answer(), answer),)
+
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Return the rows of the declared table or query; each Spark action sends the statement again."""
         from tidemark.collections.sources.opened_source import OpenedSource
 
-        settings = opening.settings
+        state = self.find_state(opening.looking, where)  # before any row is read
+        options = self._options(opening.settings, where)
+        what = {"dbtable": self.table} if self.table is not None else {"query": self.query or ""}
+        desired = opening.spark.read.format("jdbc").options(**options, **what).load()
+        return OpenedSource(where=where, desired=desired, pinnable=False, state=state)
+
+    def _ask_with_spark(self, looking: Looking, where: str, query: str) -> Rows:
+        assert looking.spark is not None  # noqa: S101 - the caller has looked
+        from tidemark.collections.sources.errors import translating
+
+        options = self._options(looking.settings, where)
+        try:
+            with translating(where):
+                return [*map(tuple, looking.spark.read.format("jdbc").options(**options, query=query).load().collect())]
+        except (ConfigurationInvalid, InputMissing) as error:
+            raise failed(where, query, str(error)) from error
+
+    def _login(self, settings: Settings, where: str) -> tuple[str, Login]:
+        """Return the URL of the database, and who logs in. Raises ``ConfigurationInvalid`` if there is no URL."""
         login = Login() if self.connection is None else find_login(self.connection, settings.connections)
         url = self.url or login.url
         if url is None:
@@ -103,6 +150,11 @@ class JdbcSource(SourceWithOptions):
                 f"{where}: neither the source nor its connection {self.connection!r} has a URL",
                 hint=f"set TIDEMARK_SOURCE_{(self.connection or '').upper()}_URL",
             )
+        return url, login
+
+    def _options(self, settings: Settings, where: str) -> dict[str, str]:
+        """Return what Spark needs to reach the database."""
+        url, login = self._login(settings, where)
         database = url.removeprefix(JDBC).partition(":")[0]
         driver = self.driver or _DRIVERS.get(database)
         if driver is None:
@@ -111,7 +163,7 @@ class JdbcSource(SourceWithOptions):
             )
         declared = tuple(value for name, value in self.spark_options.items() if is_secret_name(name))
         know(url, secrets=declared)  # of declarations that an earlier version took
-        options = {
+        return {
             "url": url,
             "driver": driver,
             "fetchsize": str(_FETCH_ROWS),
@@ -120,9 +172,6 @@ class JdbcSource(SourceWithOptions):
             **({"user": login.user} if login.user else {}),
             **({"password": login.password} if login.password else {}),
         }
-        what = {"dbtable": self.table} if self.table is not None else {"query": self.query or ""}
-        desired = opening.spark.read.format("jdbc").options(**options, **what).load()
-        return OpenedSource(where=where, desired=desired, pinnable=False)
 
 
 def _connection_options(database: str, timeout_s: float) -> dict[str, str]:

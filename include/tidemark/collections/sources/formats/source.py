@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from tidemark.errors import UsageError
-from tidemark.interval import has_interval
+from tidemark.interval import Interval, has_interval
 
 if TYPE_CHECKING:
     from tidemark.collections.sources.opened_source import OpenedSource, Opening
+    from tidemark.collections.sources.pins import Looking, Pin
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
@@ -51,6 +52,13 @@ class Source(Strict):
         """The sources that a run opens to read this one: itself, or the inputs of a query."""
         return (self,)
 
+    def find_state(self, looking: Looking, where: str) -> tuple[Pin, ...] | None:
+        """Return the present state, without reading rows; None if nothing names it, or only Spark could find it.
+
+        ``open`` gives its rows the same state. Raises as ``open``.
+        """
+        raise NotImplementedError
+
     def open(self, opening: Opening, where: str) -> OpenedSource:
         """Pin the present state if possible, and return the rows; ``where`` names the source in messages."""
         raise NotImplementedError
@@ -74,14 +82,19 @@ class InputSource(Source):
 
     def open(self, opening: Opening, where: str) -> OpenedSource:
         from tidemark.collections.sources.errors import translating
-        from tidemark.collections.sources.query_plans import is_repeatable
+        from tidemark.collections.sources.query_plans import is_deterministic, is_repeatable
 
         with translating(where):
             opened = self.open_whole(opening, where)
             if self.where is None:
                 return opened
             desired = opened.desired.where(opening.fill(self.where))
-        return replace(opened, desired=desired, pinnable=opened.pinnable and is_repeatable(opening.spark, desired))
+        return replace(
+            opened,
+            desired=desired,
+            pinnable=opened.pinnable and is_repeatable(opening.spark, desired),
+            state=opened.state if is_deterministic(opening.spark, desired) else None,
+        )
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Open the source without its condition."""
@@ -101,10 +114,22 @@ def open_source(source: Source, opening: Opening, *, collection: str) -> OpenedS
         SourceMoved: If a file changed meanwhile.
         UsageError: If the source needs an interval and none is given.
     """
+    return source.open(opening, _named(source, collection, opening.interval))
+
+
+def find_state(source: Source, looking: Looking, *, collection: str) -> tuple[Pin, ...] | None:
+    """Return the present state of the ``source`` of ``collection``; None if nothing names it, or only Spark finds it.
+
+    Raises as ``open_source``.
+    """
+    return source.find_state(looking, _named(source, collection, looking.interval))
+
+
+def _named(source: Source, collection: str, interval: Interval | None) -> str:
     where = f"the source of {collection!r}"
-    if source.needs_interval and opening.interval is None:
+    if source.needs_interval and interval is None:
         raise UsageError(f"{where} is cut by a data interval", hint="give one: --interval START END")
-    return source.open(opening, where)
+    return where
 
 
 OptionValue = str | bool | int | float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ from tidemark.interval import has_interval
 
 if TYPE_CHECKING:
     from tidemark.collections.sources.opened_source import OpenedSource, Opening
+    from tidemark.collections.sources.pins import Looking, Pin
 
 
 class SqlSource(Source):
@@ -51,6 +53,10 @@ class SqlSource(Source):
     def inputs_read(self) -> tuple[Source, ...]:
         return tuple(self.inputs.values())
 
+    def find_state(self, looking: Looking, where: str) -> tuple[Pin, ...] | None:
+        found = [read.find_state(looking, f"input {name!r} of {where}") for name, read in self.inputs.items()]
+        return _together(found)
+
     def open(self, opening: Opening, where: str) -> OpenedSource:
         """Open the inputs, and return the result of the query.
 
@@ -59,7 +65,12 @@ class SqlSource(Source):
         """
         from tidemark.collections.sources.errors import translating
         from tidemark.collections.sources.opened_source import OpenedSource
-        from tidemark.collections.sources.query_plans import is_repeatable, refuse_other_tables, refuse_second_statement
+        from tidemark.collections.sources.query_plans import (
+            is_deterministic,
+            is_repeatable,
+            refuse_other_tables,
+            refuse_second_statement,
+        )
 
         spark = opening.spark
         inputs = {name: read.open(opening, f"input {name!r} of {where}") for name, read in self.inputs.items()}
@@ -82,7 +93,18 @@ class SqlSource(Source):
             pins=tuple(pin for opened in inputs.values() for pin in opened.pins),
             input_columns={name: opened.desired.columns for name, opened in inputs.items()},
             pinnable=all(opened.pinnable for opened in inputs.values()) and is_repeatable(spark, desired),
+            state=_together(opened.state for opened in inputs.values()) if is_deterministic(spark, desired) else None,
         )
+
+
+def _together(states: Iterable[tuple[Pin, ...] | None]) -> tuple[Pin, ...] | None:
+    """Return the state of several inputs, in order; None if that of one has no name."""
+    found: list[Pin] = []
+    for state in states:
+        if state is None:
+            return None
+        found += state
+    return tuple(found)
 
 
 def _form_of(value: Any) -> str:

@@ -1,0 +1,46 @@
+"""Which collections a run is about, and which of these it leaves out; without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tidemark.collections.declarations.collection import Declaration, Kind, OnStaleInput
+from tidemark.collections.isolation import skipped
+from tidemark.collections.sources.formats.buffer import BufferSource
+from tidemark.errors import UnknownCollection, UsageError
+from tidemark.report import SKIPPED_BECAUSE, CollectionReport
+
+
+def choose_declarations(declared: Mapping[str, Declaration], names: Sequence[str]) -> dict[str, Declaration]:
+    """Return the declarations by name, in the order of ``names``; without names all differential ones.
+
+    Raises:
+        UnknownCollection: If a name is not declared.
+        UsageError: If a named collection is append-only.
+    """
+    if not names:
+        return {name: found for name, found in sorted(declared.items()) if found.kind is Kind.DIFFERENTIAL}
+    chosen = {}
+    for name in names:
+        if name not in declared:
+            raise UnknownCollection.named(name, declared)
+        if declared[name].kind is not Kind.DIFFERENTIAL:
+            raise UsageError(
+                f"{name!r} is {declared[name].kind}: it keeps what arrives, and is made equal to nothing",
+                hint=f"use `tidemark buffer ingest {name}`"
+                if isinstance(declared[name].source, BufferSource)
+                else f"use `tidemark append {name}`",
+            )
+        chosen[name] = declared[name]
+    return chosen
+
+
+def skip_stale(declaration: Declaration, inputs: Mapping[str, CollectionReport]) -> CollectionReport | None:
+    """Return the report of a collection that is skipped, since one that it reads is not right; None if it is run.
+
+    ``inputs`` are the reports of this run by collection, of those that the collection reads.
+    """
+    stale = [name for name, report in inputs.items() if report.error or SKIPPED_BECAUSE in report.details]
+    if not stale or declaration.on_stale_input is OnStaleInput.GO_ON:
+        return None
+    return skipped(f"it reads {', '.join(stale)}, which this run could not make equal to its source")

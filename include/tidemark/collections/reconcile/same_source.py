@@ -1,0 +1,175 @@
+"""Finds collections whose source has the state still that they were made equal to: nothing is scanned, no JVM starts.
+
+A run that compares all rows leaves the name of the state that it read, and of all else that decides the result, with
+the contents. A change of the contents by anybody else loses the name, or is seen as a foreign commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from tidemark.clock import Clock
+from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.declarations.files import order_by_inputs
+from tidemark.collections.deployment import Deployment, Mode
+from tidemark.collections.digest.digest import HASH_VERSION, DigestNote
+from tidemark.collections.isolation import NeedsSpark, find_resting, isolate
+from tidemark.collections.mode import join_to_write
+from tidemark.collections.objects.applied import open_applied
+from tidemark.collections.reconcile.choice import skip_stale
+from tidemark.collections.schema.convert import from_iceberg
+from tidemark.collections.schema.types import columns_text
+from tidemark.collections.sources.formats.source import find_state
+from tidemark.collections.sources.pins import Looking, Pin, name_state
+from tidemark.collections.staged.batches import own_corrections
+from tidemark.errors import TidemarkError, UpperMismatch
+from tidemark.iceberg.leases.holding import holding
+from tidemark.iceberg.shard.head import ShardHead
+from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS
+from tidemark.iceberg.shard.shard import naming_drop
+from tidemark.iceberg.shards import Shards
+from tidemark.interval import Interval
+from tidemark.report import CollectionReport, Outcome, Report
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SAME_SOURCE = "same-source"  # the word in a report's ``strategy``
+COMPARED = "compared_at"  # in the details: when all rows were compared last, in ms
+_READING = 1  # raise it whenever this program reads other rows out of the same files or tables than before
+
+
+def name_desired(state: Sequence[Pin], declaration: Declaration, head: ShardHead, slice_: Interval | None) -> str:
+    """Return the name of the rows that a collection should hold: of its source's state, and all that decides else."""
+    columns = columns_text(from_iceberg(head.table.schema(), without=SYSTEM_COLUMNS[head.state.layout]))
+    decisive = (
+        HASH_VERSION,
+        _READING,
+        version("pyspark"),
+        declaration.model_dump_json(warnings=False),
+        columns,
+        slice_,
+    )
+    return name_state(state, *map(str, decisive))
+
+
+def reconcile_unchanged(
+    deployment: Deployment,
+    declarations: Mapping[str, Declaration],
+    *,
+    interval: Interval | None = None,
+    dry_run: bool = False,
+    full: bool = False,
+    clock: Clock,
+) -> tuple[Report, list[str]]:
+    """Reconcile the collections whose sources have not changed; return their reports, and the names of the others.
+
+    Of a ``full`` run all are left but for those that are skipped.
+
+    A collection that reads another one of the ``declarations`` which is left is left, too: it may change. Those that
+    are paused, or read one that is skipped, are reported as ``reconcile_all`` does.
+
+    Raises as ``find_resting``.
+    """
+    started_at, shards = clock.now_ms(), Shards.connect(deployment.settings)
+    resting = {} if dry_run else find_resting(deployment, clock)
+    reports: dict[str, CollectionReport] = {}
+    left: list[str] = []
+
+    def run(declaration: Declaration) -> CollectionReport:
+        if (report := resting.get(declaration.name)) is not None:
+            return report
+        looks = partial(reconcile_same, shards, deployment, declaration, interval=interval, dry_run=dry_run)
+        if full or (report := looks(clock=clock)) is None:
+            raise NeedsSpark
+        return report
+
+    with nullcontext() if dry_run or not declarations else holding(deployment.settings, "reconcile", [*declarations]):
+        for name in order_by_inputs(declarations):
+            declaration = declarations[name]
+            inputs = {read: reports[read] for read in declaration.inputs if read in reports}
+            if any(read in left for read in declaration.inputs):
+                left.append(name)
+            elif (skipped := skip_stale(declaration, inputs)) is not None:
+                reports[name] = skipped
+            else:
+                try:
+                    done = isolate(name, partial(run, declaration), clock=clock, settings=deployment.settings)
+                    reports[name] = done
+                except NeedsSpark:
+                    left.append(name)
+    report = Report(
+        operation="plan" if dry_run else "reconcile",
+        started_at=started_at,
+        finished_at=clock.now_ms(),
+        generation=deployment.generation,
+        collections={name: reports[name] for name in declarations if name in reports},
+    )
+    return report, [name for name in declarations if name in left]
+
+
+def reconcile_same(
+    shards: Shards,
+    deployment: Deployment,
+    declaration: Declaration,
+    *,
+    interval: Interval | None,
+    dry_run: bool,
+    clock: Clock,
+    spark: SparkSession | None = None,
+) -> CollectionReport | None:
+    """Advance a collection that equals its source already; None if that is not known, so that rows are to be compared.
+
+    The order is that of every run: the token first, then the contents, then the source. With ``spark`` the states of
+    remote files, and of tables in Spark's catalogs, are known, too. Raises as ``join_to_write``.
+    """
+    shard = open_applied(shards, deployment, declaration)
+    writer, mode = (None, Mode.READ_ONLY) if dry_run else join_to_write(shard, deployment)
+    with naming_drop(shard):
+        now_ms, head = clock.now_ms(), shard.load()
+        note = DigestNote.parse(head.state.digest)
+        if note is None or not note.source or is_due(note.compared_ms, declaration.verify_after_ms, now_ms=now_ms):
+            return None
+        if head.foreign or head.foreign_updates or (not dry_run and own_corrections(head, deployment)):
+            return None
+        slice_ = declaration.slice_of(interval)
+        looking = Looking(shards, deployment.settings, slice_, spark)
+        if _find_name(looking, declaration, head) != note.source:
+            return None
+        upper = lower = head.state.open_upper(shard.name)
+        if writer is not None and mode is Mode.READ_WRITE:
+            try:
+                advanced = writer.advance(lower=lower, new_upper=max(now_ms, lower) + 1)
+            except UpperMismatch:  # somebody else is at work: what that does is to be compared
+                return None
+            upper = advanced.state.open_upper(shard.name)
+    return CollectionReport(
+        outcome=Outcome.UNCHANGED,
+        lower=lower,
+        upper=upper,
+        rows_source=head.row_count if slice_ is None else None,
+        strategy=SAME_SOURCE,
+        details={COMPARED: note.compared_ms},
+    )
+
+
+def is_due(compared_ms: int, verify_after_ms: int, *, now_ms: int) -> bool:
+    """Say whether all rows are to be compared, whatever names say: the last time was too long ago, or is to come."""
+    return not compared_ms <= now_ms < compared_ms + verify_after_ms
+
+
+def _find_name(looking: Looking, declaration: Declaration, head: ShardHead) -> str | None:
+    """Return the name of the rows that the collection should hold now; None if nothing but a full run can tell.
+
+    Whatever is wrong with the source is left to that run, which says so.
+    """
+    assert declaration.source is not None  # noqa: S101 - a differential declaration has one
+    try:
+        state = find_state(declaration.source, looking, collection=declaration.name)
+    except TidemarkError:
+        return None
+    return None if state is None else name_desired(state, declaration, head, looking.interval)

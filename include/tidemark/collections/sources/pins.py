@@ -1,0 +1,106 @@
+"""The state in which a run finds a source: a name for it, and whether it has changed since. Without rows, and a JVM.
+
+Two states with one name hold the same rows. So a collection that was made equal to a state need not be compared with
+a state of the same name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from tidemark.collections.sources.file_listing import FileListing, have_moved
+from tidemark.interval import Interval, fill_interval, time_text
+from tidemark.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidemark.iceberg.shards import Shards
+
+
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """What a look at the state of a source needs."""
+
+    shards: Shards  # open the collections that the source reads
+    settings: Settings  # have the connections
+    interval: Interval | None = None  # the run's data interval; fills `{start}` and `{end}`
+    spark: SparkSession | None = None  # other threads may share the session; without one, some states cannot be told
+
+    def fill(self, text: str) -> str:
+        """Return ``text`` with the data interval filled in."""
+        if self.interval is None:
+            return text
+        return fill_interval(text, time_text(self.interval.start_ms), time_text(self.interval.end_ms))
+
+
+class Pin(Protocol):
+    """The state of one input."""
+
+    def text(self) -> str:
+        """Return the name of the state."""
+
+    def moved(self) -> bool:
+        """Say whether another read of the pinned input might return other rows, or fail."""
+
+    def is_still(self) -> bool:
+        """Say whether the input has the same state still."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilesPin:
+    """Files by name, size, times and inode."""
+
+    listing: FileListing
+    spark: SparkSession | None = None
+
+    def text(self) -> str:
+        return "\n".join(str(file) for file in self.listing.files)
+
+    def moved(self) -> bool:
+        return have_moved(self.listing, self.spark)
+
+    def is_still(self) -> bool:
+        return True  # ``moved`` has looked at the same files
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotPin:
+    """A snapshot of an Iceberg table, which never changes; ``contents`` names its rows, which others may share."""
+
+    contents: str
+
+    def text(self) -> str:
+        return self.contents
+
+    def moved(self) -> bool:
+        return False
+
+    def is_still(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class VersionPin:
+    """What a database answers to a query that names its state; no state of a database can be pinned."""
+
+    answer: str
+    ask: Callable[[], str]
+
+    def text(self) -> str:
+        return self.answer
+
+    def moved(self) -> bool:
+        return False
+
+    def is_still(self) -> bool:
+        return self.ask() == self.answer
+
+
+def name_state(pins: Sequence[Pin], *decisive: str) -> str:
+    """Return the name of the state of all inputs together, and of whatever else is ``decisive`` for the rows."""
+    text = "\0".join([*decisive, *(pin.text() for pin in pins)])
+    return hashlib.sha256(text.encode()).hexdigest()[:32]

@@ -1,0 +1,97 @@
+"""A database is read again when the answer of its ``version`` has changed, and not before; what lies is told."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.homes import Home
+from tidemark.collections.reconcile.run import reconcile_all
+from tidemark.collections.reconcile.same_source import SAME_SOURCE, reconcile_unchanged
+from tidemark.collections.sources.database_version import can_ask
+from tidemark.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tidemark.report import CollectionReport
+    from tidemark.settings import Settings
+
+
+class Shop:
+    """Table ``planes`` of a database, and a collection of the same name."""
+
+    def __init__(self, home: Home, spark: SparkSession, version: str) -> None:
+        self.home, self.spark, self.path = home, spark, home.folder / "shop.db"
+        self.execute("CREATE TABLE planes (k INTEGER, v TEXT); INSERT INTO planes VALUES (1, 'one')")
+        source = {"format": "jdbc", "url": f"jdbc:sqlite:{self.path}", "dbtable": "planes", "version": version}
+        home.apply(home.declaration("planes", source=source))
+
+    def execute(self, script: str) -> None:
+        with closing(sqlite3.connect(self.path)) as connection:
+            connection.executescript(script)
+
+    def reconcile(self, **more: Any) -> CollectionReport:
+        self.home.clock.step(10)
+        deployment, declared = self.home.deployment, self.home.registry.read().declarations
+        report, left = reconcile_unchanged(deployment, declared, clock=self.home.clock, **more)
+        if left:
+            report = reconcile_all(self.spark, deployment, left, clock=self.home.clock, **more)
+        return report.collections["planes"]
+
+
+@pytest.mark.spark
+def test_rows_are_read_when_the_answer_changes(home: Settings, home_spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(Home(home, tmp_path), home_spark, "SELECT max(k), count(*) FROM planes")
+    assert shop.reconcile().inserted == 1
+    assert shop.reconcile().strategy == SAME_SOURCE
+    shop.execute("INSERT INTO planes VALUES (2, 'two')")
+    assert shop.reconcile().inserted == 1
+    assert shop.reconcile().strategy == SAME_SOURCE
+
+
+@pytest.mark.spark
+def test_a_full_run_tells_of_a_version_that_did_not_change_with_the_rows(
+    home: Settings, home_spark: SparkSession, tmp_path: Path
+) -> None:
+    shop = Shop(Home(home, tmp_path), home_spark, "SELECT 1")
+    shop.reconcile()
+    shop.execute("UPDATE planes SET v = 'other'")
+    assert shop.reconcile().strategy == SAME_SOURCE
+    report = shop.reconcile(full=True)
+    assert (report.inserted, report.retracted) == (1, 1)
+    assert "has other rows, although its state has the same name" in str(report.details["unnoticed"])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [("SELECT gone FROM planes", "no such column"), ("SELECT k FROM planes WHERE k = 7", "it returns no row")],
+)
+def test_a_version_that_names_nothing_is_refused_with_the_query(
+    home: Settings, home_spark: SparkSession, tmp_path: Path, version: str, why: str
+) -> None:
+    error = Shop(Home(home, tmp_path), home_spark, version).reconcile().error
+    assert error is not None
+    assert error.exit_code is ExitCode.REFUSED
+    assert why in error.message
+    assert version in error.message
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("jdbc:sqlite:/a/b.db", True),
+        ("jdbc:sqlite::memory:", False),
+        ("jdbc:postgresql://db:5432/shop?sslmode=require", True),
+        ("jdbc:postgresql://db:5432/shop?currentSchema=s", False),
+        ("jdbc:mysql://db/shop", False),
+    ],
+)
+def test_python_asks_what_it_reaches_by_the_same_url(url: str, *, expected: bool) -> None:
+    assert can_ask(url) is expected
