@@ -11,7 +11,9 @@ import pytest
 from tests.support.homes import Home
 from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.reconcile.same_source import SAME_SOURCE, reconcile_unchanged
-from tidemark.collections.sources.database_version import can_ask
+from tidemark.collections.sources.database_version import ask, can_ask
+from tidemark.collections.sources.logins import Login
+from tidemark.errors import Unreachable
 from tidemark.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -83,10 +85,27 @@ def test_a_version_that_names_nothing_is_refused_with_the_query(
     assert version in error.message
 
 
+@pytest.mark.spark
+def test_an_answer_without_a_value_names_nothing(home: Settings, home_spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(Home(home, tmp_path), home_spark, "SELECT max(k) FROM planes WHERE k > 7")
+    assert shop.reconcile().inserted == 1
+    shop.execute("UPDATE planes SET v = 'other'")
+    assert shop.reconcile().inserted == 1
+
+
+def test_a_database_that_somebody_else_has_locked_does_not_answer(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("CREATE TABLE planes (k INTEGER); BEGIN EXCLUSIVE")
+        with pytest.raises(Unreachable, match="locked"):
+            ask(f"jdbc:sqlite:{path}", Login(), "SELECT count(*) FROM planes", where="it", timeout_s=0.1)
+
+
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
         ("jdbc:sqlite:/a/b.db", True),
+        ("jdbc:sqlite:file:/a/b.db", False),
         ("jdbc:sqlite::memory:", False),
         ("jdbc:postgresql://db:5432/shop?sslmode=require", True),
         ("jdbc:postgresql://db:5432/shop?currentSchema=s", False),

@@ -109,6 +109,16 @@ def write_as_another_engine(home: Home) -> None:
     table.append(pa.Table.from_pylist([{"k": 9, "v": "f", "_time": 0, "_diff": 1}], schema=arrow_schema(table)))
 
 
+def take_away_and_add_again(home: Home) -> None:
+    table = home.shards.iceberg.load_table(("collections", "planes"))
+    v = table.schema().find_type("v")
+    with table.update_schema() as update:
+        update.delete_column("v")
+    with table.update_schema() as update:
+        update.add_column(("v",), v)
+        update.move_before("v", "_time")
+
+
 def stage(home: Home) -> None:
     upper, schema_id = home.upper("planes"), home.shard("planes").load().table.metadata.current_schema_id
     stage_whole(
@@ -124,6 +134,7 @@ CHANGES: dict[str, Callable[[Home], Any]] = {
     "no file": lambda home: (home.folder / "planes.csv").unlink(),
     "another declaration": lambda home: alter(home, guards={"max_delete_ratio": 0.1}),
     "rows of another engine": write_as_another_engine,
+    "a column that went and came again": take_away_and_add_again,
     "other contents": lambda home: publish(home, "planes", [(3, "three")], digest=b"d", digest_note="unknown"),
     "other contents without a digest": lambda home: publish(home, "planes", [(3, "three")]),
     "staged corrections": stage,

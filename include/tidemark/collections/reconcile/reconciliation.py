@@ -388,7 +388,7 @@ def publish(attempt: Attempt) -> None:
     note, digest = pinned.digest_to_keep(
         attempt.difference.digest,
         changed=attempt.difference.counts.inserted + attempt.difference.counts.retracted,
-        source=attempt.state if attempt.source.is_still_named() else "",
+        source=attempt.state if attempt.source.is_still_named(attempt.began_ms) else "",
         compared_ms=attempt.began_ms,
         rows_stay=attempt.has_nothing_to_publish,
     )

@@ -21,15 +21,12 @@ from tidemark.collections.isolation import NeedsSpark, find_resting, isolate
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.objects.applied import open_applied
 from tidemark.collections.reconcile.choice import skip_stale
-from tidemark.collections.schema.convert import from_iceberg
-from tidemark.collections.schema.types import columns_text
 from tidemark.collections.sources.formats.source import find_state
 from tidemark.collections.sources.pins import Looking, Pin, name_state
 from tidemark.collections.staged.batches import own_corrections
 from tidemark.errors import TidemarkError, UpperMismatch
 from tidemark.iceberg.leases.holding import holding
 from tidemark.iceberg.shard.head import ShardHead
-from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS
 from tidemark.iceberg.shard.shard import naming_drop
 from tidemark.iceberg.shards import Shards
 from tidemark.interval import Interval
@@ -45,13 +42,12 @@ _READING = 1  # raise it whenever this program reads other rows out of the same 
 
 def name_desired(state: Sequence[Pin], declaration: Declaration, head: ShardHead, slice_: Interval | None) -> str:
     """Return the name of the rows that a collection should hold: of its source's state, and all that decides else."""
-    columns = columns_text(from_iceberg(head.table.schema(), without=SYSTEM_COLUMNS[head.state.layout]))
     decisive = (
         HASH_VERSION,
         _READING,
         version("pyspark"),
         declaration.model_dump_json(warnings=False),
-        columns,
+        head.table.schema().model_dump_json(),  # with the ids: a column that went and came again has no values
         slice_,
     )
     return name_state(state, *map(str, decisive))

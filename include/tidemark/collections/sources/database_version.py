@@ -18,6 +18,8 @@ from tidemark.secrets.redaction import first_line
 
 _KNOWN_PARAMETERS = frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey"})  # of PostgreSQL: libpq names them alike
 
+_AWAY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
+
 Rows = list[tuple[Any, ...]]
 
 
@@ -25,7 +27,7 @@ def can_ask(url: str) -> bool:
     """Say whether ``ask`` reaches the database of a JDBC URL; otherwise only Spark does."""
     kind, _, rest = url.removeprefix(JDBC).partition(":")
     if kind == "sqlite":
-        return not rest.startswith(":") and "?" not in rest
+        return not rest.startswith((":", "file:")) and "?" not in rest
     return kind == "postgresql" and rest.startswith("//") and parse_qs(urlsplit(rest).query).keys() <= _KNOWN_PARAMETERS
 
 
@@ -49,10 +51,12 @@ def failed(where: str, query: str, why: str) -> Refused:
     return Refused(f"{where}: `version` names no state: {why}: {query}", hint=hint)
 
 
-def answer_text(rows: Rows, where: str, query: str) -> str:
-    """Return the name of the state. Raises ``Refused`` if there is no row."""
+def answer_text(rows: Rows, where: str, query: str) -> str | None:
+    """Return the name of the state; None of an answer without a value. Raises ``Refused`` if there is no row."""
     if not rows:
         raise failed(where, query, "it returns no row")
+    if all(value is None for row in rows for value in row):
+        return None
     return "\n".join("\t".join("NULL" if value is None else repr(str(value)) for value in row) for row in rows)
 
 
@@ -62,6 +66,10 @@ def _ask_sqlite(path: Path, query: str, *, timeout_s: float) -> Rows:
     try:
         with closing(sqlite3.connect(reading_uri(path), uri=True, timeout=timeout_s)) as connection:
             return connection.execute(query).fetchall()
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _AWAY:
+            raise ConnectionError(str(error)) from error
+        raise ValueError(str(error)) from error
     except sqlite3.Error as error:
         raise ValueError(str(error)) from error
 

@@ -39,10 +39,13 @@ def name_rows(uuid: str, snapshot_id: int, find: Callable[[int], SourceSnapshot 
     ``find`` returns None for a snapshot that has expired; then the oldest one that is left stands for it.
     """
     found = read = find(snapshot_id)
+    passed = {snapshot_id}  # metadata that somebody else wrote may say that a snapshot is its own ancestor
     while found is not None and found.operation == _REPLACE and found.parent is not None:
-        if (parent := find(found.parent)) is None:
+        parent = None if found.parent in passed else find(found.parent)
+        if parent is None:
             break
         snapshot_id, found = found.parent, parent
+        passed.add(snapshot_id)
     return f"{uuid}@{snapshot_id}/{read.schema_id if read else ''}"
 
 
@@ -65,9 +68,12 @@ def _newest_file(folder: str | None) -> str | None:
     if local is None:
         return None
     version = int((local / "metadata" / "version-hint.text").read_text(encoding="utf-8"))
-    while (local / "metadata" / f"v{version + 1}.metadata.json").exists():  # the hint is written last
+    files = local / "metadata"
+    while (files / f"v{version + 1}.metadata.json").exists():  # the hint is written last
         version += 1
-    return str(local / "metadata" / f"v{version}.metadata.json")
+    if any(files.glob(f"v{version + 1}.*")):  # a compressed one, which Spark reads
+        return None
+    return str(files / f"v{version}.metadata.json")
 
 
 def _location_in_catalog(settings: Settings, table: str) -> str | None:

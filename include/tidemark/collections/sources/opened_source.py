@@ -68,9 +68,12 @@ class OpenedSource:
         """Whether equal names mean rows that are equal to the last bit, and not only up to rounding and ties."""
         return self.pinnable or any(isinstance(pin, VersionPin) for pin in self.state or ())
 
-    def is_still_named(self) -> bool:
-        """Say whether the state has its name still, so that no row can have come between the name and the rows."""
-        return all(pin.is_still() for pin in self.state or ())
+    def is_still_named(self, since_ms: int) -> bool:
+        """Say whether the state has its name still, so that no row can have come between the name and the rows.
+
+        ``since_ms`` is when the run looked at the source.
+        """
+        return all(pin.is_still(since_ms) for pin in self.state or ())
 
     @contextmanager
     def reading(self) -> Iterator[None]:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from tidemark.iceberg.shards import Shards
 
+_SETTLED_MS = 60_000  # also for clocks that differ
+
 
 @dataclass(frozen=True, slots=True)
 class Looking:
@@ -46,8 +48,8 @@ class Pin(Protocol):
     def moved(self) -> bool:
         """Say whether another read of the pinned input might return other rows, or fail."""
 
-    def is_still(self) -> bool:
-        """Say whether the input has the same state still."""
+    def is_still(self, since_ms: int) -> bool:
+        """Say whether the input has the same state still as at ``since_ms``, and a change from now on will show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,13 @@ class FilesPin:
     def moved(self) -> bool:
         return have_moved(self.listing, self.spark)
 
-    def is_still(self) -> bool:
-        return True  # ``moved`` has looked at the same files
+    def is_still(self, since_ms: int) -> bool:
+        """Look at times alone, since ``moved`` has looked at the same files: those of remote files may be in seconds.
+
+        A file of the same size that replaced one in the same second has the same name.
+        """
+        settled_ns = (since_ms - _SETTLED_MS) * 1_000_000
+        return self.listing.is_local or all(file.modified_ns < settled_ns for file in self.listing.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,7 @@ class SnapshotPin:
     def moved(self) -> bool:
         return False
 
-    def is_still(self) -> bool:
+    def is_still(self, since_ms: int) -> bool:  # noqa: ARG002 - as the protocol says
         return True
 
 
@@ -88,7 +95,7 @@ class VersionPin:
     """What a database answers to a query that names its state; no state of a database can be pinned."""
 
     answer: str
-    ask: Callable[[], str]
+    ask: Callable[[], str | None]
 
     def text(self) -> str:
         return self.answer
@@ -96,7 +103,7 @@ class VersionPin:
     def moved(self) -> bool:
         return False
 
-    def is_still(self) -> bool:
+    def is_still(self, since_ms: int) -> bool:  # noqa: ARG002 - as the protocol says
         return self.ask() == self.answer
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,24 +20,32 @@ _REPEATABLE = frozenset(
         "OneRowRelation", "Project", "RelationV2", "SubqueryAlias", "Union", "View", "WithCTE",
     }
 )  # fmt: skip
+_CHANCE = frozenset({"Sample", "ScriptTransformation"})  # a seed of each run, and a program
+# Spark takes a constant that begins so for a time of the present day, wherever a date or a time is wanted.
+_OF_TODAY = re.compile(r"['\"]\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
+# Where a row lies, which a compaction changes, though the rows have the same name.
+_OF_FILES = re.compile(
+    r"\b_(file|pos|partition|deleted|spec_id|metadata|row_id|last_updated_sequence_number)\b", re.IGNORECASE
+)
 
 _TREE_PATTERN = "org.apache.spark.sql.catalyst.trees.TreePattern"
 _PLAN_EXPRESSION = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
 
 
-def is_deterministic(spark: SparkSession, frame: DataFrame) -> bool:
-    """Say whether ``frame`` depends on its inputs alone: on no clock and no chance.
+def rests_on_rows(spark: SparkSession, frame: DataFrame, text: str) -> bool:
+    """Say whether ``frame`` depends on the rows of its inputs alone: on no clock, no chance, no files, no program.
 
-    Rounding, and the choice among ties, may differ from run to run all the same.
+    ``text`` is the SQL of the frame, in whose plan a literal such as ``DATE 'today'`` does not show. Rounding, and the
+    choice among ties, may differ from run to run all the same.
     """
-    plan = _analysed(frame)
-    patterns = getattr(spark._jvm, _TREE_PATTERN)  # noqa: SLF001
-    return bool(plan.deterministic()) and not plan.containsPattern(patterns.CURRENT_LIKE())
+    if _OF_TODAY.search(text) or _OF_FILES.search(text):
+        return False
+    return _is_deterministic(spark, frame) and not any(_class_of(node) in _CHANCE for node in _nodes(_analysed(frame)))
 
 
 def is_repeatable(spark: SparkSession, frame: DataFrame) -> bool:
     """Say whether ``frame`` returns the same rows whenever its inputs hold the same rows."""
-    return is_deterministic(spark, frame) and all(_class_of(node) in _REPEATABLE for node in _nodes(_analysed(frame)))
+    return _is_deterministic(spark, frame) and all(_class_of(node) in _REPEATABLE for node in _nodes(_analysed(frame)))
 
 
 def refuse_other_tables(spark: SparkSession, query: str, inputs: set[str], where: str) -> None:
@@ -101,6 +110,12 @@ def _subqueries(plan: Any) -> Iterator[Any]:
         pending.extend(_elements(expression.children()))
         if is_instance_of(SparkContext._gateway, expression, _PLAN_EXPRESSION):  # noqa: SLF001 - no other way
             yield expression
+
+
+def _is_deterministic(spark: SparkSession, frame: DataFrame) -> bool:
+    plan = _analysed(frame)
+    patterns = getattr(spark._jvm, _TREE_PATTERN)  # noqa: SLF001
+    return bool(plan.deterministic()) and not plan.containsPattern(patterns.CURRENT_LIKE())
 
 
 def _analysed(frame: DataFrame) -> Any:

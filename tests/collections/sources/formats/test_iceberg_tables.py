@@ -15,6 +15,7 @@ from tidemark.errors import InputMissing, UnknownCollection
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
+from tidemark.iceberg.shard.state import ShardKind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,3 +100,23 @@ def test_another_collection_is_read_at_one_time_without_system_columns_and_forei
     assert name_state(opener({"collection": unique_name}).state or ()) == name_state(now.state or ())
     with pytest.raises(UnknownCollection):
         opener({"collection": f"{unique_name}_not"})
+
+
+def test_rows_of_another_engine_in_an_append_only_collection_have_another_name(
+    spark: SparkSession, shards: Shards, opener: Opener, unique_name: str
+) -> None:
+    shard = shards.create(unique_name, schema=to_iceberg(parse_columns("x int")), layout=ShardKind.APPEND_ONLY)
+
+    def name() -> str:
+        return name_state(opener({"collection": unique_name}).state or ())
+
+    names = [name()]
+    for x in (1, 2):
+        spark.sql(f"INSERT INTO {shard.spark_name} VALUES ({x}, 'another', 0)")
+        names.append(name())
+    assert len({*names}) == 3
+    spark.sql(
+        f"CALL tidemark.system.rewrite_data_files(table => '{shard.spark_name}', options => map('rewrite-all', 'true'))"
+    )
+    assert rows(opener({"collection": unique_name})) == [(1,), (2,)]
+    assert name() == names[-1]

@@ -56,6 +56,45 @@ def test_a_query_that_may_answer_differently_is_not_pinnable(
 
 
 @pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT *, rand() AS r FROM f",
+        "SELECT *, current_timestamp() AS t FROM f",
+        "SELECT *, current_user() AS u FROM f",
+        "SELECT *, DATE 'today' AS d FROM f",
+        "SELECT *, CAST(' Now' AS TIMESTAMP) AS t FROM f",
+        'SELECT * FROM f WHERE make_date(2026, 1, n) < "yesterday"',
+        "SELECT * FROM f TABLESAMPLE (50 PERCENT)",
+        "SELECT * FROM f WHERE n IN (SELECT n FROM f TABLESAMPLE (9 PERCENT))",
+        "SELECT TRANSFORM (tail) USING 'date' AS (t string) FROM f",
+        "SELECT *, input_file_name() AS file FROM f",
+        "SELECT *, reflect('java.lang.System', 'nanoTime') AS t FROM f",
+    ],
+)
+def test_no_name_of_the_inputs_names_the_rows_of_a_query_that_rests_on_more(
+    opener: Opener, two_inputs: dict[str, Any], sql: str
+) -> None:
+    assert opener({"sql": sql, "inputs": two_inputs}).state is None
+
+
+def test_the_names_of_the_inputs_name_the_rows_of_other_queries(opener: Opener, two_inputs: dict[str, Any]) -> None:
+    sql = "SELECT tail, sum(n / 3) AS s FROM f WHERE tail <> 'known' AND n < date_part('day', DATE '2026-01-09')"
+    state = opener({"sql": f"{sql} GROUP BY tail", "inputs": two_inputs}).state
+    assert state is not None
+    assert len(state) == 2
+
+
+@pytest.mark.parametrize(
+    "where", ["DATE 'today' > DATE '2026-01-01'", "n IN (SELECT 1)", "_metadata.file_size > 0", "rand() < 0.5"]
+)
+def test_no_name_names_the_rows_that_meet_a_condition_on_more_than_rows(
+    opener: Opener, two_inputs: dict[str, Any], where: str
+) -> None:
+    assert opener({**two_inputs["f"], "where": where}).state is None
+    assert opener({**two_inputs["f"], "where": "n < 2"}).state is not None
+
+
+@pytest.mark.parametrize(
     ("sql", "error", "message"),
     [
         ("SELECT * FROM other", ConfigurationInvalid, "reads 'other', which is not among its inputs"),

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, model_validator
 
 from tidemark.collections.sources.formats.source import InputSource, SourceWithOptions, absolute_path
-from tidemark.collections.sources.iceberg_state import ask_main, ask_state, read_state
+from tidemark.collections.sources.iceberg_state import SourceSnapshot, ask_main, ask_state, name_rows, read_state
 from tidemark.collections.sources.pins import SnapshotPin
+from tidemark.iceberg.shard.state import ShardKind
 
 if TYPE_CHECKING:
     from tidemark.collections.sources.opened_source import OpenedSource, Opening
@@ -92,5 +93,20 @@ class CollectionSource(InputSource):
 
 
 def _pin_contents(head: ShardHead) -> SnapshotPin:
-    """Name the rows of a collection: a run without corrections, and a compaction, leave them as they are."""
-    return SnapshotPin(f"{head.table.metadata.table_uuid}@{head.state.changed}/{head.table.metadata.current_schema_id}")
+    """Name the rows of a collection: a run without corrections, and a compaction, leave them as they are.
+
+    What other engines append to a collection that is not differential counts among the contents.
+    """
+    metadata = head.table.metadata
+    if head.state.layout is ShardKind.DIFFERENTIAL:
+        return SnapshotPin(f"{metadata.table_uuid}@{head.state.changed}/{metadata.current_schema_id}")
+
+    def find(snapshot_id: int) -> SourceSnapshot | None:
+        found = metadata.snapshot_by_id(snapshot_id)
+        if found is None:
+            return None
+        operation = found.summary.operation.value if found.summary else ""
+        return SourceSnapshot(operation, found.parent_snapshot_id, found.schema_id)
+
+    rows = name_rows(str(metadata.table_uuid), head.contents.snapshot_id, find)
+    return SnapshotPin(f"{rows}/{metadata.current_schema_id}")

@@ -115,10 +115,12 @@ class JdbcSource(SourceWithOptions):
             return None
         query = looking.fill(self.version)
 
-        def answer() -> str:
-            return f"{url}\n{answer_text(asking(query), where, query)}"
+        def answer() -> str | None:
+            text = answer_text(asking(query), where, query)
+            return None if text is None else f"{url}\n{login.user}\n{text}"  # who asks decides which rows there are
 
-        return (VersionPin(answer(), answer),)
+        found = answer()
+        return None if found is None else (VersionPin(found, answer),)
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Return the rows of the declared table or query; each Spark action sends the statement again."""

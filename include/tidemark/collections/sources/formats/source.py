@@ -82,18 +82,19 @@ class InputSource(Source):
 
     def open(self, opening: Opening, where: str) -> OpenedSource:
         from tidemark.collections.sources.errors import translating
-        from tidemark.collections.sources.query_plans import is_deterministic, is_repeatable
+        from tidemark.collections.sources.query_plans import is_repeatable, rests_on_rows
 
         with translating(where):
             opened = self.open_whole(opening, where)
             if self.where is None:
                 return opened
             desired = opened.desired.where(opening.fill(self.where))
+        reads_more = "select" in self.where.lower()  # a subquery, whose tables nobody pins
         return replace(
             opened,
             desired=desired,
-            pinnable=opened.pinnable and is_repeatable(opening.spark, desired),
-            state=opened.state if is_deterministic(opening.spark, desired) else None,
+            pinnable=opened.pinnable and not reads_more and is_repeatable(opening.spark, desired),
+            state=opened.state if not reads_more and rests_on_rows(opening.spark, desired, self.where) else None,
         )
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:

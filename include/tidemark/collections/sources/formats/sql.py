@@ -66,10 +66,10 @@ class SqlSource(Source):
         from tidemark.collections.sources.errors import translating
         from tidemark.collections.sources.opened_source import OpenedSource
         from tidemark.collections.sources.query_plans import (
-            is_deterministic,
             is_repeatable,
             refuse_other_tables,
             refuse_second_statement,
+            rests_on_rows,
         )
 
         spark = opening.spark
@@ -87,13 +87,14 @@ class SqlSource(Source):
                 for view in views.values():  # the query is analysed, and does not need the views any more
                     spark.catalog.dropTempView(view)
             refuse_second_statement(desired, {name: opened.desired for name, opened in inputs.items()}, where)
+        state = _together(opened.state for opened in inputs.values())
         return OpenedSource(
             where=where,
             desired=desired,
             pins=tuple(pin for opened in inputs.values() for pin in opened.pins),
             input_columns={name: opened.desired.columns for name, opened in inputs.items()},
             pinnable=all(opened.pinnable for opened in inputs.values()) and is_repeatable(spark, desired),
-            state=_together(opened.state for opened in inputs.values()) if is_deterministic(spark, desired) else None,
+            state=state if rests_on_rows(spark, desired, query) else None,
         )
 
 
