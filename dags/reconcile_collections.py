@@ -34,7 +34,7 @@ from tidemark.orchestration.results import tell_results
 from tidemark.orchestration.retry_policy import RETRIES
 from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
 from tidemark.orchestration.spark_application import SparkApplicationOperator
-from tidemark.orchestration.tasks.reconcile import LIST, WITH_SPARK, prepare_reconcile
+from tidemark.orchestration.tasks.reconcile import IS_SMALL, LIST, WITH_SPARK, prepare_reconcile
 
 
 @dag(
@@ -75,6 +75,7 @@ def reconcile_collections() -> None:
         task_id=WITH_SPARK,
         application="reconcile_collections.py",
         application_args=XComArg(prepared.operator, key=SPARK_ARGUMENTS),
+        is_small=XComArg(prepared.operator, key=IS_SMALL),
         pool="spark",
         execution_timeout=timedelta(hours=5),
     )

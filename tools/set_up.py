@@ -29,6 +29,7 @@ INPUTS = (
     ROOT / "constraints.txt",
     Path(__file__),
     ROOT / "include" / "tidemark" / "spark" / "toolchain.py",
+    ROOT / "include" / "tidemark" / "spark" / "class_archive.py",
 )
 EXIT_UNREACHABLE, EXIT_CONFIGURATION = 69, 78
 COMMAND = """#!{python}
@@ -57,6 +58,9 @@ def main() -> int:
             return code
     if code := check_result():
         return code
+    say("Making an archive of Spark's classes, with which runs start in half the time")
+    if run([str(PYTHON), "-m", "tidemark.spark.class_archive", str(JARS)]):
+        say("It could not be made: runs start without it.")
     STAMP.write_text(wanted, encoding="utf-8")
     return 0
 

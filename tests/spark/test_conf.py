@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ import pytest
 from tests.conftest import settings_in
 from tidemark.errors import ConfigurationInvalid
 from tidemark.settings import Settings
+from tidemark.spark.class_archive import class_archive
 from tidemark.spark.conf import catalog_conf, catalog_secrets, list_jars, session_conf, submit_conf
 
 if TYPE_CHECKING:
@@ -70,3 +72,33 @@ def test_missing_jars_name_the_setting_and_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationInvalid, match="TIDEMARK_JARS") as caught:
         list_jars(settings)
     assert "make setup" in caught.value.hint
+
+
+def test_a_small_run_starts_fast_and_nothing_else_differs(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    whole, small = submit_conf(settings, environ={}), submit_conf(settings, environ={}, is_small=True)
+    changed = {name for name in small if small[name] != whole.get(name)}
+    assert changed == {
+        "spark.default.parallelism", "spark.driver.extraJavaOptions", "spark.sql.shuffle.partitions",
+        "spark.sql.adaptive.coalescePartitions.initialPartitionNum",
+    }  # fmt: skip
+    assert small["spark.driver.extraJavaOptions"].startswith(whole["spark.driver.extraJavaOptions"])
+    assert "-XX:TieredStopAtLevel=1" in small["spark.driver.extraJavaOptions"]
+
+
+def test_an_archive_of_classes_is_named_only_where_there_is_one_for_this_java(tmp_path: Path) -> None:
+    java, jars = tmp_path / "java" / "bin" / "java", tmp_path / "my jars"
+    java.parent.mkdir(parents=True)
+    java.touch()
+    jars.mkdir()
+    (jars / "a.jar").touch()
+    settings = Settings.load({"TIDEMARK_HOME": str(tmp_path), "TIDEMARK_JARS": str(jars)})
+    environ = {"JAVA_HOME": str(tmp_path / "java")}
+    place = class_archive(jars, environ)
+    assert place is not None
+    assert "jsa" not in submit_conf(settings, environ)["spark.driver.extraJavaOptions"]
+    place.touch()
+    assert f'"-XX:SharedArchiveFile={place}"' in submit_conf(settings, environ)["spark.driver.extraJavaOptions"]
+    os.utime(java, ns=(1, 1))  # another Java
+    assert "jsa" not in submit_conf(settings, environ)["spark.driver.extraJavaOptions"]
+    assert class_archive(jars, {"JAVA_HOME": str(tmp_path / "none")}) is None

@@ -20,6 +20,7 @@ from tidemark.exit_codes import ExitCode, most_severe
 from tidemark.iceberg.stores import check_warehouse
 from tidemark.locations import is_read_only
 from tidemark.settings import Settings
+from tidemark.spark.class_archive import class_archive, make_class_archive
 from tidemark.spark.jars import resolve_jars
 from tidemark.spark.session import spark_on_demand
 from tidemark.spark.toolchain import Finding, check_environment, check_jars
@@ -71,6 +72,9 @@ def init(*, catalog: InitialCatalog = None, jars: Jars = False, as_json: AsJson 
     if jars and not check_jars(settings.jars).ok:
         with working("Fetching Spark's jars"):
             resolve_jars(settings.jars)
+    if jars and (archive := class_archive(settings.jars, os.environ)) is not None and not archive.exists():
+        with working("Making an archive of Spark's classes"):
+            make_class_archive(settings.jars, os.environ)  # without one, runs only start later
     connect_shards(settings)
     truth = _initialise(load_catalog(), catalog)
     try:

@@ -182,9 +182,12 @@ def _run(
     if not left:
         return unchanged
     from tidemark.collections.reconcile.run import reconcile_all  # noqa: PLC0415 - imports Spark
+    from tidemark.collections.reconcile.size import is_small  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 
-    with working("Starting Spark") as status, spark_session(settings, app_name="tidemark") as spark:
+    short = is_small(connect_shards(settings), settings, [declarations[name] for name in left], interval=wanted)
+    session = spark_session(settings, app_name="tidemark", is_small=short)
+    with working("Starting Spark") as status, session as spark:
 
         def progress(name: str, report: CollectionReport | None) -> None:
             if report is None:

@@ -49,16 +49,25 @@ class SparkApplicationOperator(SparkSubmitOperator):
         application_args: Its arguments, without ``--report`` and ``--raise-token``, which are added here. (templated)
         fence_on_retry: Whether a later try fences the earlier one. Off for work that two may do at once.
         joins_leader: Whether the application joins the leader of the catalog. Off for the copy of a migration.
+        is_small: Whether the application reads so little that it is to start fast, as ``submit_conf`` says. (templated)
     """
 
+    template_fields = (*SparkSubmitOperator.template_fields, "is_small")
+
     def __init__(
-        self, *, application: str, fence_on_retry: bool = True, joins_leader: bool = True, **kwargs: Any
+        self,
+        *,
+        application: str,
+        fence_on_retry: bool = True,
+        joins_leader: bool = True,
+        is_small: Any = False,
+        **kwargs: Any,
     ) -> None:
         kwargs.setdefault("retry_policy", RETRY_POLICY)
         kwargs.setdefault("name", f"tidemark-{Path(application).stem}")
         # Not durable: a rerun must do the work again, and in 3.3 clearing keeps the state that says it was done.
         super().__init__(application=str(SPARK_APPS / application), durable=False, **kwargs)
-        self.fence_on_retry, self.joins_leader = fence_on_retry, joins_leader
+        self.fence_on_retry, self.joins_leader, self.is_small = fence_on_retry, joins_leader, is_small
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the base returns nothing
         with ending_task():
@@ -110,7 +119,7 @@ class SparkApplicationOperator(SparkSubmitOperator):
                 f"the Airflow connection {self._conn_id!r} asks for a driver on the cluster",
                 hint="use deploy-mode client: the driver reads secrets from its environment and writes the report here",
             )
-        self.conf = submit_conf(settings) | (self.conf or {})
+        self.conf = submit_conf(settings, is_small=bool(self.is_small)) | (self.conf or {})
         if not (connection.host or "").startswith("local"):
             self.py_files = str(library_archive(settings.home / "archives"))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tidemark.errors import ConfigurationInvalid
 from tidemark.settings import Settings
+from tidemark.spark.class_archive import class_archive
 from tidemark.spark.toolchain import FETCH_JARS
 
 CATALOG = "tidemark"  # pyiceberg's catalog bears the same name: rows of the catalog database are keyed by it
@@ -16,6 +17,13 @@ S3_SCHEMES = ("s3://", "s3a://")
 _BUSY_TIMEOUT_MS = 30_000
 _LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
 _DEFAULT_DRIVER_MEMORY = "2g"
+_QUIETLY = ("-Xlog:disable", "-Xlog:all=error:stderr")  # of an archive that does not fit nobody needs to hear
+_SMALL_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
+_SMALL = {
+    "spark.default.parallelism": "1",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.coalescePartitions.initialPartitionNum": "1",
+}
 
 
 def list_jars(settings: Settings) -> list[Path]:
@@ -28,19 +36,28 @@ def list_jars(settings: Settings) -> list[Path]:
     return jars
 
 
-def submit_conf(settings: Settings, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def submit_conf(
+    settings: Settings, environ: Mapping[str, str] = os.environ, *, is_small: bool = False
+) -> dict[str, str]:
     """Return the options that count only when the JVM starts: class path, Java options, memory. Has no secret.
 
     The jars are on the driver's own class path and not only in ``spark.jars``: ``DriverManager`` does not see
     drivers of a child class loader, and says "No suitable driver".
+
+    A run that ``is_small`` takes its time for starting: its code is compiled fast instead of well, its rows are in one
+    part.
     """
     jars = list_jars(settings)
-    logging = f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"
+    options = ["-Duser.timezone=UTC", f"-Dlog4j2.configurationFile={_LOG_CONFIGURATION.as_uri()}"]
+    archive = class_archive(settings.jars, environ)
+    if archive is not None and archive.exists():
+        options += [f'"-XX:SharedArchiveFile={archive}"', *_QUIETLY]
     conf = {
         "spark.jars": ",".join(jar.as_uri() for jar in jars),
         "spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars),
-        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC {logging}",
+        "spark.driver.extraJavaOptions": " ".join([*options, *(_SMALL_JAVA if is_small else ())]),
         "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
+        **(_SMALL if is_small else {}),
     }
     if "SPARK_DRIVER_MEMORY" not in environ:  # an explicit setting would win over the variable
         conf["spark.driver.memory"] = _DEFAULT_DRIVER_MEMORY

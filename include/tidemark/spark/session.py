@@ -36,15 +36,20 @@ if TYPE_CHECKING:
 
 @contextmanager
 def spark_session(
-    settings: Settings, *, app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None
+    settings: Settings,
+    *,
+    app_name: str,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    is_small: bool = False,
 ) -> Iterator[SparkSession]:
     """Yield a session whose catalog ``tidemark`` is the one of ``settings``.
 
     Works in plain Python and under ``spark-submit``, which has then chosen master, jars and memory. If this process
     runs Spark already, the session is a new one on it with its own catalog, and Spark keeps running at the end.
 
-    ``master`` is for plain Python only; None means this machine's cores. ``conf`` wins over all options that are set
-    here. Spark's own pages show ``app_name``.
+    ``master`` and ``is_small`` (as of ``submit_conf``) are for plain Python only; without a master, this machine's
+    cores work. ``conf`` wins over all options that are set here. Spark's own pages show ``app_name``.
 
     Raises ``ConfigurationInvalid`` if jars are missing, those for a warehouse in an object store included.
     """
@@ -55,7 +60,7 @@ def spark_session(
     if running is not None:
         yield _session_on_running(running, settings, conf or {})
         return
-    context = _start_context(settings, app_name=app_name, master=master, conf=conf or {})
+    context = _start_context(settings, app_name=app_name, master=master, conf=conf or {}, is_small=is_small)
     try:
         _check_store(context, settings)
         _set_in_driver(context, catalog_secrets(settings))
@@ -88,7 +93,9 @@ def spark_on_demand(
         yield start_spark
 
 
-def _start_context(settings: Settings, *, app_name: str, master: str | None, conf: Mapping[str, str]) -> SparkContext:
+def _start_context(
+    settings: Settings, *, app_name: str, master: str | None, conf: Mapping[str, str], is_small: bool
+) -> SparkContext:
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415
 
     spark_conf = SparkConf().setAppName(app_name)
@@ -97,7 +104,7 @@ def _start_context(settings: Settings, *, app_name: str, master: str | None, con
     if not submitted:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # of the workers; else any `python3` of the PATH
         spark_conf.setMaster(master or "local[*]")
-        wanted = submit_conf(settings) | wanted
+        wanted |= submit_conf(settings, is_small=is_small)
     if (spark_conf.get("spark.master") or "").startswith("local"):
         wanted = local_conf(_local_cores(str(spark_conf.get("spark.master")))) | wanted
     given = {key for key, _ in spark_conf.getAll()}

@@ -87,9 +87,7 @@ class Pinned:
     @property
     def row_bytes(self) -> int:
         """The memory that a row takes, roughly."""
-        summary = self.head.contents.summary
-        stored = int(summary["total-files-size"] or 0) if summary is not None else 0
-        return max(_LEAST_ROW_BYTES, _UNPACKED * stored // max(1, self.head.row_count))
+        return max(_LEAST_ROW_BYTES, _UNPACKED * self.head.size_bytes // max(1, self.head.row_count))
 
     def digest_to_keep(
         self, digest: Digest | None, *, changed: int, source: str, compared_ms: int, rows_stay: bool

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tidemark.iceberg.shard.state_reader import CATALOG_NAME, ask_catalog
 from tidemark.locations import parse_uri, to_path
@@ -16,6 +16,7 @@ from tidemark.settings import Settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+T = TypeVar("T")
 _REPLACE = "replace"  # Iceberg's name of the operation
 _LOCATION = (
     "SELECT metadata_location FROM iceberg_tables "
@@ -55,10 +56,19 @@ def read_state(settings: Settings, *, table: str | None, folder: str | None) -> 
     That is a table of Tidemark's own catalog, by its name in Spark, or one in a local ``folder``, as Iceberg's tables
     without a catalog lie there.
     """
+    return _look(settings, table, folder, _name_rows_in)
+
+
+def read_size(settings: Settings, *, table: str | None, folder: str | None) -> int | None:
+    """Return the bytes of the files that a table has now, as ``read_state`` looks; None if only Spark can tell."""
+    return _look(settings, table, folder, _size_in)
+
+
+def _look(settings: Settings, table: str | None, folder: str | None, read: Callable[[dict[str, Any]], T]) -> T | None:
     try:
         location = _newest_file(folder) if table is None else _location_in_catalog(settings, table)
         path = None if location is None else to_path(location)
-        return None if path is None else _name_rows_in(json.loads(path.read_bytes()))
+        return None if path is None else read(json.loads(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # what is wrong is told by the run that reads it
         return None
 
@@ -97,6 +107,12 @@ def _name_rows_in(metadata: dict[str, Any]) -> str:
     if main not in snapshots:
         return f"{metadata['table-uuid']}@"
     return name_rows(metadata["table-uuid"], main, find)
+
+
+def _size_in(metadata: dict[str, Any]) -> int:
+    snapshots = {each["snapshot-id"]: each for each in metadata.get("snapshots", ())}
+    main = snapshots.get(metadata.get("current-snapshot-id"))
+    return 0 if main is None else int(main["summary"]["total-files-size"])
 
 
 def ask_main(spark: SparkSession, *, table: str | None, folder: str | None) -> int | None:

@@ -98,6 +98,12 @@ class ShardHead:
         return max(0, count_rows(self.contents))
 
     @property
+    def size_bytes(self) -> int:
+        """The bytes of the files of the contents, by the summary."""
+        summary = self.contents.summary
+        return 0 if summary is None else int(summary["total-files-size"] or 0)
+
+    @property
     def oldest_ms(self) -> int:
         """When the oldest snapshot that is kept was made, in ms since the Unix epoch."""
         return min(snapshot.timestamp_ms for snapshot in self.table.metadata.snapshots)

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 LIST: Final = "list_results"
 WITH_SPARK: Final = "reconcile"
+IS_SMALL: Final = "is_small"  # the XCom that says whether the application reads little
 
 
 @task.branch(retry_policy=RETRY_POLICY)
@@ -44,7 +45,9 @@ def prepare_reconcile(
         settings = load_checked_settings(writes=not dry_run)
         from tidemark.collections.reconcile.choice import choose_declarations  # noqa: PLC0415 -- not needed to parse
         from tidemark.collections.reconcile.same_source import reconcile_unchanged  # noqa: PLC0415
+        from tidemark.collections.reconcile.size import is_small  # noqa: PLC0415
         from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
+        from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
         clock = SystemClock()
         with nullcontext() if dry_run else recording_failure(settings, "reconcile", names, clock=clock):
@@ -55,6 +58,9 @@ def prepare_reconcile(
         full = bool(params.get("full"))
         done, left = reconcile_unchanged(deployment, chosen, interval=interval, dry_run=dry_run, full=full, clock=clock)
         done, left = check_left(done, left, partial(check_spark, settings))
+        waiting = [chosen[name] for name in left]
+        small = is_small(Shards.connect(settings), deployment.settings, waiting, interval=interval)
+    ti.xcom_push(key=IS_SMALL, value=small)
     log.info("equal to their sources still: %s; left for Spark: %s", sorted(done.collections), left)
     arguments = reconcile_arguments(left, params, interval)
     return hand_on(settings, done, arguments, left=left, ti=ti, tasks=[LIST, WITH_SPARK], records=not dry_run)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, model_validator
 
 from tidemark.collections.sources.formats.source import InputSource, SourceWithOptions, absolute_path
-from tidemark.collections.sources.iceberg_state import SourceSnapshot, ask_main, ask_state, name_rows, read_state
+from tidemark.collections.sources.iceberg_state import (
+    SourceSnapshot,
+    ask_main,
+    ask_state,
+    name_rows,
+    read_size,
+    read_state,
+)
 from tidemark.collections.sources.pins import SnapshotPin
 from tidemark.iceberg.shard.state import ShardKind
 
@@ -46,6 +53,9 @@ class IcebergSource(SourceWithOptions):
         name = read_state(looking.settings, table=self.table, folder=self.path)
         return None if name is None else (SnapshotPin(name),)
 
+    def find_size(self, looking: Looking, where: str) -> int | None:  # noqa: ARG002 - what is wrong is told by the run
+        return read_size(looking.settings, table=self.table, folder=self.path)
+
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Pin the present snapshot of the table's main branch, and return the rows."""
         from tidemark.collections.sources.opened_source import OpenedSource
@@ -73,6 +83,9 @@ class CollectionSource(InputSource):
 
     def find_state(self, looking: Looking, where: str) -> tuple[Pin, ...] | None:  # noqa: ARG002 - the error names it
         return (_pin_contents(looking.shards.open(self.collection).load()),)
+
+    def find_size(self, looking: Looking, where: str) -> int | None:  # noqa: ARG002 - the error names the collection
+        return looking.shards.open(self.collection).load().size_bytes
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Pin the present contents, without the commits of other engines, and return the user's columns.

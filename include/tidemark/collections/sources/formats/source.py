@@ -59,6 +59,10 @@ class Source(Strict):
         """
         raise NotImplementedError
 
+    def find_size(self, looking: Looking, where: str) -> int | None:  # noqa: ARG002 - for subclasses
+        """Return how many bytes ``open`` would read, without Spark; None if that is not known. Raises as ``open``."""
+        return None
+
     def open(self, opening: Opening, where: str) -> OpenedSource:
         """Pin the present state if possible, and return the rows; ``where`` names the source in messages."""
         raise NotImplementedError
@@ -124,6 +128,14 @@ def find_state(source: Source, looking: Looking, *, collection: str) -> tuple[Pi
     Raises as ``open_source``.
     """
     return source.find_state(looking, _named(source, collection, looking.interval))
+
+
+def find_size(source: Source, looking: Looking, *, collection: str) -> int | None:
+    """Return how many bytes a run reads of the ``source`` of ``collection``; None if that is not known without Spark.
+
+    Raises as ``open_source``.
+    """
+    return source.find_size(looking, _named(source, collection, looking.interval))
 
 
 def _named(source: Source, collection: str, interval: Interval | None) -> str:

@@ -57,6 +57,15 @@ class SqlSource(Source):
         found = [read.find_state(looking, f"input {name!r} of {where}") for name, read in self.inputs.items()]
         return _together(found)
 
+    def find_size(self, looking: Looking, where: str) -> int | None:
+        total = 0
+        for name, read in self.inputs.items():
+            size = read.find_size(looking, f"input {name!r} of {where}")
+            if size is None:
+                return None
+            total += size
+        return total
+
     def open(self, opening: Opening, where: str) -> OpenedSource:
         """Open the inputs, and return the result of the query.
 
