@@ -100,6 +100,7 @@ def parts_of(arguments: argparse.Namespace, sizes: list[int]) -> dict[str, Calla
         parts["the storage workers"] = partial(run_alone, runs, MEMORY, "bench.storage_workers")
     if not arguments.skip_many:
         parts["many collections"] = partial(run_alone, runs, MEMORY, "bench.many_collections")
+        parts["small runs"] = partial(run_alone, runs, MEMORY, "bench.small_runs")
         parts["the status page"] = partial(run_alone, [], MEMORY, "bench.page")
     return parts
 

@@ -1,7 +1,5 @@
 """What grows with an installation: commands over a thousand collections, and appends after a thousand commits.
 
-And what must not: a command for a collection whose source has not changed.
-
 ``python -m bench.many_collections`` prints the table.
 """
 
@@ -10,7 +8,6 @@ from __future__ import annotations
 import argparse
 import io
 import os
-import subprocess
 import sys
 import tempfile
 from contextlib import redirect_stdout
@@ -60,7 +57,6 @@ def measure_many(folder: Path, *, runs: int) -> Iterator[Figure]:
         yield from measure(name, partial(run, commands=commands), folder, at_most=at_most, runs=runs)
     yield from measure("maintenance, nothing to do", maintain, folder, at_most=MAINTENANCE_S, runs=runs)
     yield measure_appends(Settings.load({**os.environ, "TIDEMARK_HOME": str(folder / "appended")}), runs=runs)
-    yield measure_unchanged(folder / "unchanged", runs=runs)
 
 
 def measure(name: str, act: Callable[[Path], None], folder: Path, *, at_most: float, runs: int) -> Iterator[Figure]:
@@ -86,8 +82,7 @@ def name_of(number: int) -> str:
 def run(home: Path, commands: list[list[str]]) -> None:
     """Run commands as a user does, but for the start of Python."""
     os.environ["TIDEMARK_HOME"] = str(home)
-    count = int(home.name) if home.name.isdecimal() else 0
-    meant = {DECLARED: [str(home / DECLARED)], EVERY: [name_of(number) for number in range(count)]}
+    meant = {DECLARED: [str(home / DECLARED)], EVERY: [name_of(number) for number in range(int(home.name))]}
     for arguments in commands:
         with redirect_stdout(io.StringIO()) as printed:
             code = app([argument for each in arguments for argument in meant.get(each, [each])])
@@ -123,22 +118,6 @@ def append(settings: Settings, shard: Shard, times: int) -> None:
         rows = pa.table({"id": pa.array([number], pa.int64()), "name": ["bench"]})
         name = BatchName("bench", Range(number, number + 1))
         append_rows(shard, name, rows, deployment=deployment_of(settings), clock=CLOCK)
-
-
-def measure_unchanged(home: Path, *, runs: int) -> Figure:
-    """Return the time of the whole command for a collection whose source has not changed; no Java could start."""
-    home.mkdir()
-    (home / "planes.csv").write_text("id,name\n1,one\n2,two\n", encoding="utf-8")
-    source = '{format: csv, path: planes.csv, options: {header: true}, schema: "id int, name string"}'
-    planes = f"  planes: {{kind: differential, key: [id], source: {source}}}"
-    (home / DECLARED).write_text("\n".join(["version: 1", "collections:", planes, ""]), encoding="utf-8")
-    run(home, [["apply", DECLARED]])
-    command, environment = [sys.executable, "-m", "tidemark", "reconcile", "planes"], {**os.environ}
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
-    environment["JAVA_HOME"] = str(home / "no-java")
-    again = partial(subprocess.run, command, check=True, stdout=subprocess.DEVNULL, env=environment)
-    times = alternate({"reconcile": again}, runs)["reconcile"]
-    return Figure("reconcile of a source that has not changed: the whole command", "s", tuple(times), at_most=1.5)
 
 
 def main() -> int:
