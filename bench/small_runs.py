@@ -67,8 +67,8 @@ def measure_small_runs(folder: Path, *, runs: int) -> Iterator[Figure]:
         "reconcile of a source that has not changed: the whole command", "s", tuple(times), at_most=UNCHANGED_S
     )
     commands = {name: partial(one.correct, name, "tiny_0") for name in ("plan", "reconcile")}
-    for name, taken in alternate(commands, runs).items():
-        yield Figure(f"{name} of 16 rows: the whole command", "s", tuple(taken), at_most=SMALL_S)
+    for name, seconds in alternate(commands, runs).items():
+        yield Figure(f"{name} of 16 rows: the whole command", "s", tuple(seconds), at_most=SMALL_S)
     sides = {str(each): partial(home.correct, "reconcile") for each, home in ((FEW, few), (MANY, many))}
     taken = alternate(sides, runs)
     yield Figure.ratio(

@@ -5,15 +5,19 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from tests.support.homes import Home
 from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.reconcile.same_source import SAME_SOURCE, reconcile_unchanged
+from tidemark.collections.sources import database_version
 from tidemark.collections.sources.database_version import ask, can_ask
+from tidemark.collections.sources.file_listing import FileListing, FileState
 from tidemark.collections.sources.logins import Login
-from tidemark.errors import Unreachable
+from tidemark.collections.sources.pins import FilesPin, VersionPin
+from tidemark.errors import Refused, Unreachable
 from tidemark.exit_codes import ExitCode
 
 if TYPE_CHECKING:
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tests.support.postgres_server import PostgresServer
     from tidemark.report import CollectionReport
     from tidemark.settings import Settings
 
@@ -101,11 +106,63 @@ def test_a_database_that_somebody_else_has_locked_does_not_answer(tmp_path: Path
             ask(f"jdbc:sqlite:{path}", Login(), "SELECT count(*) FROM planes", where="it", timeout_s=0.1)
 
 
+def test_an_answer_that_takes_long_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_version, "ANSWER_S", 0.05)
+    path = tmp_path / "shop.db"
+    sqlite3.connect(path).close()
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+    assert ask(f"jdbc:sqlite:{path}", Login(), endless, where="it", timeout_s=1) is None
+
+
+@pytest.mark.postgres
+def test_postgresql_answers_as_it_spells_values_and_whatever_the_environment_says(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = urlsplit(postgres.create_database("versions"))
+    url, login = (
+        f"jdbc:postgresql://127.0.0.1:{postgres.port}/versions",
+        Login(user=uri.username, password=unquote(uri.password or "")),
+    )
+    monkeypatch.setenv("PGOPTIONS", "-c search_path=elsewhere")
+    query = "SELECT 'infinity'::date, 1.50, NULL, current_schema()"
+    assert ask(url, login, query, where="it", timeout_s=5) == [("infinity", "1.50", None, "public")]
+    with pytest.raises(Refused, match="gone"):
+        ask(url, login, "SELECT * FROM gone", where="it", timeout_s=5)
+    monkeypatch.setattr(database_version, "ANSWER_S", 0.1)
+    assert ask(url, login, "SELECT pg_sleep(60)", where="it", timeout_s=5) is None
+
+
+def test_an_input_that_cannot_be_asked_again_is_not_still_the_same() -> None:
+    def fail() -> str:
+        raise Unreachable("gone")
+
+    assert VersionPin("1", lambda: "1").is_still(0)
+    assert not VersionPin("1", lambda: "2").is_still(0)
+    assert not VersionPin("1", fail).is_still(0)
+
+
+@pytest.mark.parametrize(
+    ("modified_s", "changed_ns", "still"), [(40, 0, False), (39, 0, True), (40, 100 * 10**9, False), (40, 1, True)]
+)
+def test_files_with_times_in_seconds_name_nothing_for_a_minute(
+    modified_s: int, changed_ns: int, *, still: bool
+) -> None:
+    file = FileState("s3://a/b", 1, modified_s * 10**9, changed_ns)
+    assert FilesPin(FileListing("s3://a", None, (file,))).is_still(100_000) is still
+
+
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
         ("jdbc:sqlite:/a/b.db", True),
         ("jdbc:sqlite:file:/a/b.db", False),
+        ("jdbc:sqlite:b.db", False),
+        ("jdbc:postgresql://db/shop", True),
+        ("jdbc:postgresql:shop", False),
+        ("jdbc:postgresql://db:5432/", False),
+        ("jdbc:postgresql://one:1,two:2/shop", False),
+        ("jdbc:postgresql://[::1/shop", False),
+        ("jdbc:postgresql://db/shop?currentSchema=", False),
         ("jdbc:sqlite::memory:", False),
         ("jdbc:postgresql://db:5432/shop?sslmode=require", True),
         ("jdbc:postgresql://db:5432/shop?currentSchema=s", False),

@@ -13,6 +13,7 @@ from tests.support.homes import Home
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
 from tidemark.collections.digest.digest import DigestNote
+from tidemark.collections.reconcile import same_source
 from tidemark.collections.reconcile.same_source import SAME_SOURCE, is_due, name_desired, reconcile_unchanged
 from tidemark.collections.sources.formats.source import find_state
 from tidemark.collections.sources.pins import Looking
@@ -20,7 +21,9 @@ from tidemark.collections.staged.batches import corrections_branch
 from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import arrow_schema, write_rows
+from tidemark.iceberg.leases.table import LeaseTable
 from tidemark.iceberg.maintenance.compaction import compact
+from tidemark.iceberg.maintenance.repair import repair
 from tidemark.iceberg.staging.correction_branches import stage_whole
 from tidemark.interval import DAY_MS
 from tidemark.report import Outcome
@@ -119,6 +122,18 @@ def take_away_and_add_again(home: Home) -> None:
         update.move_before("v", "_time")
 
 
+def repair_from_another_engine(home: Home) -> None:
+    """Rows of another engine count as ours after a repair that finds no snapshot of ours."""
+    shard = home.shard("planes")
+    own = shard.load().own.snapshot_id
+    write_as_another_engine(home)
+    table = shard.load().table
+    with table.manage_snapshots() as refs:
+        refs.remove_tag("tidemark-main").remove_tag("tidemark-updates").remove_branch("updates")
+    table.maintenance.expire_snapshots().by_id(own).commit()
+    assert repair(shard, generation=1).lost
+
+
 def stage(home: Home) -> None:
     upper, schema_id = home.upper("planes"), home.shard("planes").load().table.metadata.current_schema_id
     stage_whole(
@@ -135,6 +150,7 @@ CHANGES: dict[str, Callable[[Home], Any]] = {
     "another declaration": lambda home: alter(home, guards={"max_delete_ratio": 0.1}),
     "rows of another engine": write_as_another_engine,
     "a column that went and came again": take_away_and_add_again,
+    "a repair that makes rows of another engine ours": repair_from_another_engine,
     "other contents": lambda home: publish(home, "planes", [(3, "three")], digest=b"d", digest_note="unknown"),
     "other contents without a digest": lambda home: publish(home, "planes", [(3, "three")]),
     "staged corrections": stage,
@@ -195,6 +211,34 @@ def test_what_is_paused_is_skipped_and_so_is_what_reads_it(known: Home) -> None:
     assert not left
     assert [each.outcome for each in done.values()] == [Outcome.SKIPPED] * 2
     assert "it reads planes" in str(done["copies"].details)
+
+
+def test_what_reads_something_skipped_is_skipped_although_another_input_changes(known: Home) -> None:
+    both = {"inputs": {"p": {"collection": "planes"}, "o": {"collection": "others"}}, "sql": "SELECT * FROM p, o"}
+    known.write_rows("others", ROWS)
+    declared = known.registry.read().declarations.values()
+    known.apply(*declared, known.declaration("others"), known.declaration("products", source=both))
+    known.deployment.objects.pause(["planes"], why="a test")
+    done, left = reconcile(known)
+    assert {name: each.outcome for name, each in done.items()} == dict.fromkeys(
+        ("copies", "planes", "products"), Outcome.SKIPPED
+    )
+    assert left == ["others"]
+
+
+def test_while_read_only_somebody_at_work_may_stage_from_an_older_look(known: Home) -> None:
+    known.switch(Mode.READ_ONLY)
+    assert reconcile(known)[1] == []
+    table = LeaseTable(known.settings)
+    table.enter("another", operation="reconcile", collections=["planes"], writer="elsewhere:1")
+    assert "planes" in reconcile(known)[1]
+    table.end("another")
+    table.close()
+
+
+def test_what_is_not_looked_at_in_time_is_left(known: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(same_source, "LOOKS_MS", -1)
+    assert reconcile(known) == ({}, ["copies", "planes"])
 
 
 @pytest.mark.parametrize(

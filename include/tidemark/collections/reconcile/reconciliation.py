@@ -23,7 +23,7 @@ from tidemark.collections.digest.row_layout import NEW, OLD
 from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides, check_foreign_commits
 from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded, Difference, Scan, kept_rows
 from tidemark.collections.reconcile.pinned_snapshot import Pinned, in_slice, pin_snapshot
-from tidemark.collections.reconcile.same_source import name_desired
+from tidemark.collections.reconcile.same_source import name_desired, vouches
 from tidemark.collections.reconcile.vanished_columns import check_columns_occur
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark
@@ -198,10 +198,16 @@ class Attempt:
         return "" if state is None else name_desired(state, run.declaration, self.pinned.head, run.slice)
 
     @property
+    def state_to_keep(self) -> str:
+        """``state``, if a run as declared would accept it, and a change from now on gives it another name."""
+        is_declared = self.run.overrides == Overrides()
+        return self.state if is_declared and self.source.is_still_named(self.began_ms) else ""
+
+    @property
     def unnoticed(self) -> str:
         """What to say of a source that has other rows in a state of the same name; empty if that is not so."""
-        is_same = self.state != "" and self.state == self.pinned.note.source
-        if not is_same or self.difference.is_empty or self.pinned.head.foreign or not self.source.is_named_exactly:
+        is_same = self.state != "" and self.state == self.pinned.note.source and vouches(self.pinned.head)
+        if not is_same or self.difference.is_empty or not self.source.is_named_exactly:
             return ""
         return f"{self.source.where} has other rows, although its state has the same name: look at what changed it"
 
@@ -388,7 +394,7 @@ def publish(attempt: Attempt) -> None:
     note, digest = pinned.digest_to_keep(
         attempt.difference.digest,
         changed=attempt.difference.counts.inserted + attempt.difference.counts.retracted,
-        source=attempt.state if attempt.source.is_still_named(attempt.began_ms) else "",
+        source=attempt.state_to_keep,
         compared_ms=attempt.began_ms,
         rows_stay=attempt.has_nothing_to_publish,
     )

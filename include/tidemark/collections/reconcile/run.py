@@ -70,7 +70,8 @@ def reconcile_all(
         UsageError: If a collection is not differential; nothing was started.
         Unreachable: If the catalog does not answer.
     """
-    clock = clock or SystemClock()
+    overrides, clock = overrides or Overrides(), clock or SystemClock()
+    full = full or overrides != Overrides()  # what guards say is seen by a comparison alone
     started_at = clock.now_ms()
     shards = Shards.connect(deployment.settings)
     planned: dict[str, Reconciliation] = {}
@@ -92,7 +93,7 @@ def reconcile_all(
             shard=shard,
             declaration=declaration,
             data_interval=interval,
-            overrides=overrides or Overrides(),
+            overrides=overrides,
             clock=clock,
             deployment=deployment,
             stages=writer is not None and mode is Mode.READ_ONLY,

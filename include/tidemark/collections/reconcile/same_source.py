@@ -26,6 +26,8 @@ from tidemark.collections.sources.pins import Looking, Pin, name_state
 from tidemark.collections.staged.batches import own_corrections
 from tidemark.errors import TidemarkError, UpperMismatch
 from tidemark.iceberg.leases.holding import holding
+from tidemark.iceberg.leases.protection import is_alone
+from tidemark.iceberg.shard.digest_file import bound_file, is_current
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import naming_drop
 from tidemark.iceberg.shards import Shards
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 SAME_SOURCE = "same-source"  # the word in a report's ``strategy``
 COMPARED = "compared_at"  # in the details: when all rows were compared last, in ms
+LOOKS_MS = 60_000
 _READING = 1  # raise it whenever this program reads other rows out of the same files or tables than before
 
 
@@ -64,7 +67,8 @@ def reconcile_unchanged(
 ) -> tuple[Report, list[str]]:
     """Reconcile the collections whose sources have not changed; return their reports, and the names of the others.
 
-    Of a ``full`` run all are left but for those that are skipped.
+    Of a ``full`` run all are left but for those that are skipped; and all that were not looked at within a minute, as
+    of stores that are slow: Spark looks at many at once.
 
     A collection that reads another one of the ``declarations`` which is left is left, too: it may change. Those that
     are paused, or read one that is skipped, are reported as ``reconcile_all`` does.
@@ -88,10 +92,11 @@ def reconcile_unchanged(
         for name in order_by_inputs(declarations):
             declaration = declarations[name]
             inputs = {read: reports[read] for read in declaration.inputs if read in reports}
-            if any(read in left for read in declaration.inputs):
-                left.append(name)
-            elif (skipped := skip_stale(declaration, inputs)) is not None:
+            is_late = clock.now_ms() - started_at > LOOKS_MS
+            if (skipped := skip_stale(declaration, inputs)) is not None:
                 reports[name] = skipped
+            elif is_late or any(read in left for read in declaration.inputs):
+                left.append(name)
             else:
                 try:
                     done = isolate(name, partial(run, declaration), clock=clock, settings=deployment.settings)
@@ -130,7 +135,7 @@ def reconcile_same(
         note = DigestNote.parse(head.state.digest)
         if note is None or not note.source or is_due(note.compared_ms, declaration.verify_after_ms, now_ms=now_ms):
             return None
-        if head.foreign or head.foreign_updates or (not dry_run and own_corrections(head, deployment)):
+        if not vouches(head) or (not dry_run and _is_about_to_change(head, deployment, mode, shard.name)):
             return None
         slice_ = declaration.slice_of(interval)
         looking = Looking(shards, deployment.settings, slice_, spark)
@@ -151,6 +156,18 @@ def reconcile_same(
         strategy=SAME_SOURCE,
         details={COMPARED: note.compared_ms},
     )
+
+
+def vouches(head: ShardHead) -> bool:
+    """Say whether the note of the last run is about the present contents: nobody else wrote rows or changed columns."""
+    return not (head.foreign or head.foreign_updates) and bound_file(head) is not None and is_current(head)
+
+
+def _is_about_to_change(head: ShardHead, deployment: Deployment, mode: Mode, name: str) -> bool:
+    """Say whether corrections are staged, or may be by somebody at work, whom this run would not find out of date."""
+    if own_corrections(head, deployment):
+        return True
+    return mode is Mode.READ_ONLY and not is_alone(deployment.settings, name)
 
 
 def is_due(compared_ms: int, verify_after_ms: int, *, now_ms: int) -> bool:

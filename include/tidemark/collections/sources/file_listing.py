@@ -76,6 +76,8 @@ def list_files(path: str, spark: SparkSession | None = None, *, where: str = "")
             raise ValueError(f"{path} is remote: listing it needs Spark")
         found = _list_remote(path, spark)
     else:
+        if local.exists():
+            local = local.resolve()  # a link may be switched while its files are read
         base = to_location(local) if local.is_dir() else None
         found = _list_local(local, prefix)
     files = {file.uri: file for file in found}  # a pattern may match a folder and a file inside

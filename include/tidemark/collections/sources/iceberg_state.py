@@ -6,7 +6,7 @@ Snapshots that only replace files, as a compaction does, hold the same rows as t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tidemark.iceberg.shard.state_reader import CATALOG_NAME, ask_catalog
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _REPLACE = "replace"  # Iceberg's name of the operation
+_CHANGED_FILES = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
+_WITHOUT_ROWS = frozenset({"fence", "advance", "seal"})  # Tidemark's own commits
 _LOCATION = (
     "SELECT metadata_location FROM iceberg_tables "
     "WHERE catalog_name = {0} AND table_namespace = {0} AND table_name = {0}"
@@ -29,9 +31,17 @@ _SPARK_UTIL = "org.apache.iceberg.spark.Spark3Util"
 class SourceSnapshot(NamedTuple):
     """What names the rows of a snapshot."""
 
-    operation: str
+    changes_rows: bool
     parent: int | None
     schema_id: int | None  # under which the snapshot is read
+
+
+def changes_rows(operation: str, summary: Mapping[str, str]) -> bool:
+    """Say whether a snapshot may hold other rows than its parent: it does not only replace files, or change none."""
+    if operation == _REPLACE or summary.get("tidemark.kind") in _WITHOUT_ROWS:
+        return False
+    changes_none = summary.get("changed-partition-count") == "0" and not any(map(summary.get, _CHANGED_FILES))
+    return not changes_none
 
 
 def name_rows(uuid: str, snapshot_id: int, find: Callable[[int], SourceSnapshot | None]) -> str:
@@ -41,7 +51,7 @@ def name_rows(uuid: str, snapshot_id: int, find: Callable[[int], SourceSnapshot 
     """
     found = read = find(snapshot_id)
     passed = {snapshot_id}  # metadata that somebody else wrote may say that a snapshot is its own ancestor
-    while found is not None and found.operation == _REPLACE and found.parent is not None:
+    while found is not None and not found.changes_rows and found.parent is not None:
         parent = None if found.parent in passed else find(found.parent)
         if parent is None:
             break
@@ -77,8 +87,10 @@ def _newest_file(folder: str | None) -> str | None:
     local = None if folder is None else parse_uri(folder)
     if local is None:
         return None
-    version = int((local / "metadata" / "version-hint.text").read_text(encoding="utf-8"))
     files = local / "metadata"
+    version = int((files / "version-hint.text").read_text(encoding="utf-8"))
+    if not (files / f"v{version}.metadata.json").exists():
+        return None
     while (files / f"v{version + 1}.metadata.json").exists():  # the hint is written last
         version += 1
     if any(files.glob(f"v{version + 1}.*")):  # a compressed one, which Spark reads
@@ -100,12 +112,14 @@ def _name_rows_in(metadata: dict[str, Any]) -> str:
     def find(snapshot_id: int) -> SourceSnapshot | None:
         if (found := snapshots.get(snapshot_id)) is None:
             return None
-        operation = (found.get("summary") or {}).get("operation", "")
-        return SourceSnapshot(operation, found.get("parent-snapshot-id"), found.get("schema-id"))
+        summary = found.get("summary") or {}
+        return SourceSnapshot(
+            changes_rows(summary.get("operation", ""), summary), found.get("parent-snapshot-id"), found.get("schema-id")
+        )
 
     main: Any = metadata.get("current-snapshot-id")
     if main not in snapshots:
-        return f"{metadata['table-uuid']}@"
+        return f"{metadata['table-uuid']}@/{metadata['current-schema-id']}"
     return name_rows(metadata["table-uuid"], main, find)
 
 
@@ -135,10 +149,13 @@ def ask_state(spark: SparkSession, snapshot_id: int | None, *, table: str | None
         loaded = getattr(jvm, _SPARK_UTIL).loadIcebergTable(spark._jsparkSession, table)  # noqa: SLF001
     uuid = str(loaded.uuid())
     if snapshot_id is None:
-        return f"{uuid}@"
+        return f"{uuid}@/{loaded.schema().schemaId()}"
 
     def find(number: int) -> SourceSnapshot | None:
         found = loaded.snapshot(number)
-        return None if found is None else SourceSnapshot(str(found.operation()), found.parentId(), found.schemaId())
+        if found is None:
+            return None
+        changes = changes_rows(str(found.operation()), dict(found.summary() or {}))
+        return SourceSnapshot(changes, found.parentId(), found.schemaId())
 
     return name_rows(uuid, snapshot_id, find)

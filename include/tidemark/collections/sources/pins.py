@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tidemark.collections.sources.file_listing import FileListing, have_moved
+from tidemark.errors import TidemarkError
 from tidemark.interval import Interval, fill_interval, time_text
 from tidemark.settings import Settings
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tidemark.iceberg.shards import Shards
 
 _SETTLED_MS = 60_000  # also for clocks that differ
+_SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +68,15 @@ class FilesPin:
         return have_moved(self.listing, self.spark)
 
     def is_still(self, since_ms: int) -> bool:
-        """Look at times alone, since ``moved`` has looked at the same files: those of remote files may be in seconds.
+        """Look at times alone, since ``moved`` has looked at the same files: some file systems tell whole seconds.
 
         A file of the same size that replaced one in the same second has the same name.
         """
         settled_ns = (since_ms - _SETTLED_MS) * 1_000_000
-        return self.listing.is_local or all(file.modified_ns < settled_ns for file in self.listing.files)
+        return all(
+            file.changed_ns % _SECOND_NS or max(file.modified_ns, file.changed_ns) < settled_ns
+            for file in self.listing.files
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,10 @@ class VersionPin:
         return False
 
     def is_still(self, since_ms: int) -> bool:  # noqa: ARG002 - as the protocol says
-        return self.ask() == self.answer
+        try:
+            return self.ask() == self.answer
+        except TidemarkError:  # the rows were read, whatever the database says now
+            return False
 
 
 def name_state(pins: Sequence[Pin], *decisive: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Any
 
 from py4j.java_gateway import is_instance_of  # type: ignore[import-untyped]  # py4j has no annotations
@@ -20,14 +20,22 @@ _REPEATABLE = frozenset(
         "OneRowRelation", "Project", "RelationV2", "SubqueryAlias", "Union", "View", "WithCTE",
     }
 )  # fmt: skip
+_RELATIONS = frozenset({"DataSourceV2Relation", "HiveTableRelation", "LogicalRelation", "RelationV2"})
 _CHANCE = frozenset({"Sample", "ScriptTransformation"})  # a seed of each run, and a program
-# Spark takes a constant that begins so for a time of the present day, wherever a date or a time is wanted.
-_OF_TODAY = re.compile(r"['\"]\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
+# Texts that Spark replaces before it parses, and a function that takes a random number without saying so.
+_OF_SESSION = re.compile(r"\$\{|\baes_encrypt\b", re.IGNORECASE)
+# Spark takes a constant that begins so for a time of the present day, wherever a date or a time is wanted. How the
+# characters of a constant are escaped is not looked into.
+_OF_TODAY = re.compile(
+    r"['\"]\s*(now|today|tomorrow|yesterday)\b|\b(date|timestamp\w*)\s*'[^']*\\|\b(date|timestamp\w*)\s*\"[^\"]*\\",
+    re.IGNORECASE,
+)
 # Where a row lies, which a compaction changes, though the rows have the same name.
 _OF_FILES = re.compile(
     r"\b_(file|pos|partition|deleted|spec_id|metadata|row_id|last_updated_sequence_number)\b", re.IGNORECASE
 )
 
+_SPECIAL_TIMES = "org.apache.spark.sql.catalyst.optimizer.SpecialDatetimeValues"
 _TREE_PATTERN = "org.apache.spark.sql.catalyst.trees.TreePattern"
 _PLAN_EXPRESSION = "org.apache.spark.sql.catalyst.expressions.PlanExpression"
 
@@ -38,14 +46,36 @@ def rests_on_rows(spark: SparkSession, frame: DataFrame, text: str) -> bool:
     ``text`` is the SQL of the frame, in whose plan a literal such as ``DATE 'today'`` does not show. Rounding, and the
     choice among ties, may differ from run to run all the same.
     """
-    if _OF_TODAY.search(text) or _OF_FILES.search(text):
+    if any(pattern.search(text) for pattern in (_OF_TODAY, _OF_FILES, _OF_SESSION)):
         return False
-    return _is_deterministic(spark, frame) and not any(_class_of(node) in _CHANCE for node in _nodes(_analysed(frame)))
+    of_today = getattr(spark._jvm, _SPECIAL_TIMES)  # noqa: SLF001 - Spark's rule, for constants that only a plan shows
+    return _is_deterministic(spark, frame) and all(
+        _class_of(node) not in _CHANCE and of_today.apply(node).fastEquals(node) for node in _nodes(_analysed(frame))
+    )
 
 
 def is_repeatable(spark: SparkSession, frame: DataFrame) -> bool:
     """Say whether ``frame`` returns the same rows whenever its inputs hold the same rows."""
     return _is_deterministic(spark, frame) and all(_class_of(node) in _REPEATABLE for node in _nodes(_analysed(frame)))
+
+
+def count_relations(frame: DataFrame) -> int:
+    """Return how many times ``frame`` reads a table, files or a database, its subqueries included."""
+    return sum(map(_is_relation, _nodes(_analysed(frame))))
+
+
+def refuse_strangers(frame: DataFrame, views: Iterable[str], where: str) -> None:
+    """Refuse a query that reads what lies behind none of the ``views`` of its inputs, whatever its text looks like.
+
+    Raises ``ConfigurationInvalid`` with the names of the tables.
+    """
+    known = {*views}
+    strangers = sorted({_name_of(node) for node in _nodes(_analysed(frame), but_below=known) if _is_relation(node)})
+    if strangers:
+        raise ConfigurationInvalid(
+            f"{where}: the query reads {', '.join(map(repr, strangers))}, which is not among its inputs",
+            hint="declare it under `inputs`: what a query reads must be pinned",
+        )
 
 
 def refuse_other_tables(spark: SparkSession, query: str, inputs: set[str], where: str) -> None:
@@ -126,12 +156,28 @@ def _is_database(node: Any) -> bool:
     return _class_of(node) == "LogicalRelation" and _class_of(node.relation()) == "JDBCRelation"
 
 
-def _nodes(plan: Any) -> Iterator[Any]:
-    """Yield every node of a Java plan: its children, common table expressions and subqueries."""
+def _is_relation(node: Any) -> bool:
+    return _class_of(node) in _RELATIONS
+
+
+def _name_of(relation: Any) -> str:
+    if _class_of(relation) == "LogicalRelation":
+        table = relation.catalogTable()
+        return str(table.get().identifier()) if table.isDefined() else "files, or a database"
+    return str(relation.name())
+
+
+def _nodes(plan: Any, *, but_below: Container[str] = ()) -> Iterator[Any]:
+    """Yield every node of a Java plan: its children, common table expressions and subqueries.
+
+    What lies below one of the views ``but_below`` is left out.
+    """
     pending = [plan]
     while pending:
         node = pending.pop()
         yield node
+        if but_below and _class_of(node) == "View" and str(node.desc().identifier().table()) in but_below:
+            continue
         for children in (node.children(), node.innerChildren(), node.subqueries()):
             pending.extend(_elements(children))
 

@@ -220,7 +220,7 @@ class Publication:
 
     def prepare(self, head: ShardHead, proposal: Proposal) -> Attempt:
         """Write what a commit on top of ``head`` needs, which the catalog does not name yet."""
-        is_changed = proposal.main.changes_rows or proposal.outdates_staged
+        is_changed = proposal.main.changes_rows or proposal.outdates_staged or not head.is_of_last_commit
         present = replace(
             proposal.state,
             schema_id=head.table.metadata.current_schema_id,  # the commit requires it

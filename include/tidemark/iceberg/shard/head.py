@@ -83,6 +83,11 @@ class ShardHead:
         return self.own if self.foreign and self.state.layout is ShardKind.DIFFERENTIAL else self.main
 
     @property
+    def is_of_last_commit(self) -> bool:
+        """Whether our last snapshot is that of our last commit; not if a repair found another one in its place."""
+        return self.own.summary is not None and self.own.summary["tidemark.commit-id"] == self.state.commit_id
+
+    @property
     def open(self) -> Snapshot | None:
         """The snapshot with the accepted rows that main does not show yet; None if there never were such."""
         return self.table.metadata.snapshot_by_name(OPEN)

@@ -23,6 +23,7 @@ from tidemark.orchestration.retry_policy import RETRY_POLICY, ending_task
 log = logging.getLogger(__name__)
 
 LIST: Final = "list_results"
+GUARDS: Final = ("allow_empty", "max_delete_ratio")  # the params that set a guard for one run
 WITH_SPARK: Final = "reconcile"
 IS_SMALL: Final = "is_small"  # the XCom that says whether the application reads little
 
@@ -55,7 +56,8 @@ def prepare_reconcile(
             deployment.modes.read()  # raises if the stash does not answer, or this deployment is fenced
             chosen = choose_declarations(deployment.registry.read().declarations, names)
             check_connections(chosen.values(), deployment.settings)
-        full = bool(params.get("full"))
+        # What guards say is seen by a comparison alone.
+        full = bool(params.get("full")) or any(params.get(guard) is not None for guard in GUARDS)
         done, left = reconcile_unchanged(deployment, chosen, interval=interval, dry_run=dry_run, full=full, clock=clock)
         done, left = check_left(done, left, partial(check_spark, settings))
         waiting = [chosen[name] for name in left]

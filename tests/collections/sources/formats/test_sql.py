@@ -69,12 +69,33 @@ def test_a_query_that_may_answer_differently_is_not_pinnable(
         "SELECT TRANSFORM (tail) USING 'date' AS (t string) FROM f",
         "SELECT *, input_file_name() AS file FROM f",
         "SELECT *, reflect('java.lang.System', 'nanoTime') AS t FROM f",
+        "SELECT *, CAST(concat('n', 'ow') AS timestamp) AS t FROM f",
+        "SELECT *, TIMESTAMP '\\u006eow' AS t FROM f",
+        "SELECT *, '${spark.app.id}' AS a FROM f",
+        "SELECT tail, aes_encrypt(tail, 'abcdefghijklmnop') AS a FROM f",
     ],
 )
 def test_no_name_of_the_inputs_names_the_rows_of_a_query_that_rests_on_more(
     opener: Opener, two_inputs: dict[str, Any], sql: str
 ) -> None:
     assert opener({"sql": sql, "inputs": two_inputs}).state is None
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT f.* FROM f JOIN IDENTIFIER('stranger') USING (n)",
+        "SELECT * FROM f WHERE n IN (WITH stranger AS (SELECT 1 AS n) SELECT n FROM stranger) "
+        "OR EXISTS(SELECT * FROM stranger)",
+    ],
+)
+def test_a_query_reads_nothing_else_however_the_name_is_written(
+    spark: SparkSession, opener: Opener, two_inputs: dict[str, Any], sql: str, tmp_path: Path
+) -> None:
+    write_parquet(tmp_path / "stranger.parquet", n=[1])
+    spark.read.parquet(str(tmp_path / "stranger.parquet")).createOrReplaceTempView("stranger")
+    with pytest.raises(ConfigurationInvalid, match="not among its inputs"):
+        opener({"sql": sql, "inputs": two_inputs})
 
 
 def test_the_names_of_the_inputs_name_the_rows_of_other_queries(opener: Opener, two_inputs: dict[str, Any]) -> None:
@@ -85,11 +106,19 @@ def test_the_names_of_the_inputs_name_the_rows_of_other_queries(opener: Opener, 
 
 
 @pytest.mark.parametrize(
-    "where", ["DATE 'today' > DATE '2026-01-01'", "n IN (SELECT 1)", "_metadata.file_size > 0", "rand() < 0.5"]
+    "where",
+    [
+        "DATE 'today' > DATE '2026-01-01'",
+        "_metadata.file_size > 0",
+        "rand() < 0.5",
+        "EXISTS(FROM stranger |> WHERE n = 1)",
+    ],
 )
 def test_no_name_names_the_rows_that_meet_a_condition_on_more_than_rows(
-    opener: Opener, two_inputs: dict[str, Any], where: str
+    spark: SparkSession, opener: Opener, two_inputs: dict[str, Any], where: str, tmp_path: Path
 ) -> None:
+    write_parquet(tmp_path / "stranger.parquet", n=[1])
+    spark.read.parquet(str(tmp_path / "stranger.parquet")).createOrReplaceTempView("stranger")
     assert opener({**two_inputs["f"], "where": where}).state is None
     assert opener({**two_inputs["f"], "where": "n < 2"}).state is not None
 

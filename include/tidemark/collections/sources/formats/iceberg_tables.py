@@ -12,6 +12,7 @@ from tidemark.collections.sources.iceberg_state import (
     SourceSnapshot,
     ask_main,
     ask_state,
+    changes_rows,
     name_rows,
     read_size,
     read_state,
@@ -111,15 +112,16 @@ def _pin_contents(head: ShardHead) -> SnapshotPin:
     What other engines append to a collection that is not differential counts among the contents.
     """
     metadata = head.table.metadata
-    if head.state.layout is ShardKind.DIFFERENTIAL:
+    if head.state.layout is ShardKind.DIFFERENTIAL and head.is_of_last_commit:
         return SnapshotPin(f"{metadata.table_uuid}@{head.state.changed}/{metadata.current_schema_id}")
 
     def find(snapshot_id: int) -> SourceSnapshot | None:
         found = metadata.snapshot_by_id(snapshot_id)
         if found is None:
             return None
-        operation = found.summary.operation.value if found.summary else ""
-        return SourceSnapshot(operation, found.parent_snapshot_id, found.schema_id)
+        summary = {} if found.summary is None else found.summary.additional_properties
+        operation = "" if found.summary is None else found.summary.operation.value
+        return SourceSnapshot(changes_rows(operation, summary), found.parent_snapshot_id, found.schema_id)
 
     rows = name_rows(str(metadata.table_uuid), head.contents.snapshot_id, find)
     return SnapshotPin(f"{rows}/{metadata.current_schema_id}")

@@ -19,6 +19,8 @@ from tidemark.secrets.redaction import holds_secret, is_secret_name, know
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tidemark.collections.sources.opened_source import OpenedSource, Opening
     from tidemark.collections.sources.pins import Looking, Pin
 
@@ -36,6 +38,7 @@ _CREDENTIAL_IN_URL = re.compile(  # user:password@host, parameters, and the form
     r"://[^/@?]*:[^/@?]*@|[?&;(,](user|password|passwd|pwd)=|:[^/@:?;]+/[^/@?]+@", re.IGNORECASE
 )
 _PARTITIONED_READ = frozenset({"partitioncolumn", "lowerbound", "upperbound", "numpartitions", "predicates"})
+_OF_SPARK = frozenset({"fetchsize", "pushdownpredicate", "pushdownaggregate", "pushdownlimit"})  # not of the driver
 _CREDENTIALS = frozenset({"user", "password", "url"})
 
 
@@ -107,8 +110,11 @@ class JdbcSource(SourceWithOptions):
         if self.version is None:
             return None
         url, login = self._login(looking.settings, where)
-        if can_ask(url):
-            asking = partial(ask, url, login, timeout_s=looking.settings.connect_timeout_s, where=where)
+        # What is told to the driver, Python cannot tell.
+        if can_ask(url) and self.driver is None and {name.lower() for name in self.options} <= _OF_SPARK:
+            asking: Callable[[str], Rows | None] = partial(
+                ask, url, login, timeout_s=looking.settings.connect_timeout_s, where=where
+            )
         elif looking.spark is not None:
             asking = partial(self._ask_with_spark, looking, where)
         else:

@@ -86,14 +86,14 @@ class InputSource(Source):
 
     def open(self, opening: Opening, where: str) -> OpenedSource:
         from tidemark.collections.sources.errors import translating
-        from tidemark.collections.sources.query_plans import is_repeatable, rests_on_rows
+        from tidemark.collections.sources.query_plans import count_relations, is_repeatable, rests_on_rows
 
         with translating(where):
             opened = self.open_whole(opening, where)
             if self.where is None:
                 return opened
             desired = opened.desired.where(opening.fill(self.where))
-        reads_more = "select" in self.where.lower()  # a subquery, whose tables nobody pins
+        reads_more = count_relations(desired) > count_relations(opened.desired)  # in a subquery: nobody pins these
         return replace(
             opened,
             desired=desired,
