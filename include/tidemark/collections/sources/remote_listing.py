@@ -31,9 +31,10 @@ def list_remote_files(path: str) -> tuple[FileState, ...]:
     """
     scheme, _, rest = path.partition("://")
     authority, _, key = rest.partition("/")
-    parts = key.strip("/").split("/")
+    parts = [part for part in key.split("/") if part]
     fixed = next((number for number, part in enumerate(parts) if _GLOB_CHARACTERS & set(part)), len(parts))
-    matches = re.compile(f"{'/'.join(map(_regex, parts))}(?:/.*)?", re.DOTALL).fullmatch
+    pattern = "/".join(map(_regex, parts))
+    matches = re.compile(f"{pattern}(?:/.*)?" if parts else ".*", re.DOTALL).fullmatch
     found = []
     for below, info in _walk(f"{_AS_PYARROW_SAYS.get(scheme, scheme)}://{authority}", "/".join(parts[:fixed]), path):
         name = "/".join([*parts[:fixed], *below]).strip("/")

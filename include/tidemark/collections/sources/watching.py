@@ -66,7 +66,7 @@ class FilesChanged:
     def __str__(self) -> str:
         told = [f"{n} {what}" for n, what in ((self.came, "new"), (self.gone, "gone"), (self.replaced, "replaced")) if n]
         examples = f" ({', '.join(self.examples)}{', …' if self._more else ''})" if self.examples else ""
-        there = f"{self.files} file{'s' * (self.files != 1)}, {self.size_bytes:,} bytes"
+        there = f"{self.files} file{'s' * (self.files != 1)}, {self.size_bytes:,} B"
         still = "" if self.is_at_rest else ", which do not come to rest"
         return f"{', '.join(told)}{examples}; {there} there{still}" if told else f"{there} there{still}"
 
