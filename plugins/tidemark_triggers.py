@@ -1,4 +1,4 @@
-"""Triggers that watch the mode of the deployment, partitions, sources, who leads the system's own catalog, and its truth.
+"""Triggers that watch the mode, partitions, files of sources, who leads the system's own catalog, and its truth.
 
 They only read, hold no state, and several may run at once. They live here because every triggerer has ``plugins/`` on
 its path. They look without a JVM, off the event loop; those that every run waits for also without pyiceberg, in a few
@@ -231,7 +231,9 @@ class FilesTrigger(BaseEventTrigger):
     """Fire when files of a source came, went or were replaced, once two looks found the same ones.
 
     ``collection`` is the one that reads the files, which are behind ``paths``: folders, patterns, or on an object
-    store. What is there at the first look of all is announced, too: nobody knows whether it was read.
+    store. What is there at the first look of all is announced, too: nobody knows whether it was read. A triggerer that
+    dies between noticing and noting leaves it to the next one to announce the files again: twice is harmless, never is
+    not.
     """
 
     def __init__(self, *, collection: str, paths: list[str], poll_seconds: float) -> None:
@@ -243,9 +245,9 @@ class FilesTrigger(BaseEventTrigger):
         return "tidemark_triggers.FilesTrigger", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        watch, announced, asked = Watch(), None, False
+        watch, announced, asked = Watch(), "", False
         while True:
-            noted: str | None = None
+            noted = ""
             try:
                 files = await asyncio.get_running_loop().run_in_executor(_LOOKS_AT_FILES, look_at, self.paths)
                 if not asked:
@@ -254,29 +256,25 @@ class FilesTrigger(BaseEventTrigger):
                 if changed is not None:
                     announced = await self._announced()  # by another triggerer, which watched meanwhile
                     if announced != changed.name:
+                        await self._note("")  # or files that are as before, when the next triggerer looks, are no news
                         yield TriggerEvent(changed.facts(self.collection))
                         announced = noted = changed.name
-            except (TidemarkError, AirflowRuntimeError) as error:  # a watcher that ends is not started again
-                self.log.warning("the files of %r cannot be watched now, and are looked at again: %s",
-                                 self.collection, error)  # fmt: skip
+            except (TidemarkError, AirflowRuntimeError, OSError) as error:  # a watcher that ends is not started again
+                self.log.warning("the files of %r cannot be watched now: looking again: %s", self.collection, error)
             await asyncio.sleep(self.poll_seconds)
-            if noted is not None:
-                announced = await self._note(noted)
+            if noted:  # a look later, as Airflow stores an event some time after it was fired
+                try:
+                    await self._note(noted)
+                except AirflowRuntimeError as error:
+                    self.log.warning("the files of %r may be announced once more: %s", self.collection, error)
 
-    async def _announced(self) -> str | None:
+    async def _announced(self) -> str:
+        """Return the name of the files that were announced last; empty if that is not known."""
         if self.asset_state_store is None:
-            return None
+            return ""
         stored = await self.asset_state_store.aget(FILES_CURSOR)
-        return stored if isinstance(stored, str) else None
+        return stored if isinstance(stored, str) else ""
 
-    async def _note(self, name: str) -> str | None:
-        """Keep what was announced, a look later: Airflow stores an event some time after the trigger has fired it.
-
-        Of a triggerer that dies in between the next one announces the same files again. Twice is harmless, never is not.
-        """
-        try:
-            if self.asset_state_store is not None:
-                await self.asset_state_store.aset(FILES_CURSOR, name)
-        except AirflowRuntimeError as error:
-            self.log.warning("the files of %r may be announced once more: %s", self.collection, error)
-        return name
+    async def _note(self, name: str) -> None:
+        if self.asset_state_store is not None:
+            await self.asset_state_store.aset(FILES_CURSOR, name)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 DAG_FILES = sorted((PROJECT_ROOT / "dags").glob("*.py"))
 DAG_IDS = [path.stem for path in DAG_FILES]
-LIGHT = ("show_", "announce_", "list_results", "list_appended", "list_ingested", "list_persisted", "list_events")  # no policy
+LISTS = ("list_results", "list_appended", "list_ingested", "list_persisted", "list_events")
+LIGHT = ("show_", "announce_", *LISTS)  # no policy
 ON_DEMAND = {"migrate_catalog", "rollback_catalog", "switch_mode", "promote_deployment"}
 ALWAYS = {"run_storage_workers"}  # the next run begins before the last one ends, so that nobody waits for the end
 WITHOUT_SPARK = ON_DEMAND | ALWAYS

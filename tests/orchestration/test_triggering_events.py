@@ -18,7 +18,7 @@ from tidemark.orchestration.triggering_events import is_started_by_events, list_
 
 
 def event(asset: str, *, second: int = 0, payload: Any = None, source: str = "") -> AssetEventDagRunReferenceResult:
-    dag_id, task_id, run_id = (source.split("/") if source else (None, None, None))
+    dag_id, task_id, run_id = source.split("/") if source else (None, None, None)
     return AssetEventDagRunReferenceResult.model_validate(
         {
             "asset": {"name": asset, "uri": asset, "extra": {}},

@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
@@ -44,51 +45,9 @@ class ObjectStore:
 
 @contextmanager
 def object_store() -> Iterator[ObjectStore]:
+    """Serve a store on a port of this machine."""
     store = ObjectStore()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802 -- the name that the server calls
-            self._answer()
-
-        def do_HEAD(self) -> None:  # noqa: N802
-            self._answer()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-        def _answer(self) -> None:
-            if not store.answers:
-                self._send(403, _error("AccessDenied"))
-                return
-            url = urlsplit(self.path)
-            bucket, _, key = unquote(url.path).lstrip("/").partition("/")
-            objects = store.buckets.get(bucket)
-            if objects is None:
-                self._send(404, _error("NoSuchBucket"))
-            elif key:
-                self._send_object(objects.get(key))
-            else:
-                self._send(200, _listed(bucket, objects, parse_qs(url.query, keep_blank_values=True)))
-
-        def _send_object(self, found: tuple[int, datetime] | None) -> None:
-            if found is None:
-                self._send(404, "")
-                return
-            self.send_response(200)
-            self.send_header("Content-Length", str(found[0]))
-            self.send_header("Last-Modified", format_datetime(found[1], usegmt=True))
-            self.end_headers()
-
-        def _send(self, status: int, text: str) -> None:
-            body = text.encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/xml")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, store))
     store.port = server.server_address[1]
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
@@ -98,6 +57,50 @@ def object_store() -> Iterator[ObjectStore]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def __init__(self, store: ObjectStore, *arguments: Any) -> None:
+        self.store = store
+        super().__init__(*arguments)
+
+    def do_GET(self) -> None:
+        if not self.store.answers:
+            self._send(403, _error("AccessDenied"))
+            return
+        url = urlsplit(self.path)
+        bucket, _, key = unquote(url.path).lstrip("/").partition("/")
+        objects = self.store.buckets.get(bucket)
+        if objects is None:
+            self._send(404, _error("NoSuchBucket"))
+        elif key:
+            self._send_object(objects.get(key))
+        else:
+            self._send(200, _listed(bucket, objects, parse_qs(url.query, keep_blank_values=True)))
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _send_object(self, found: tuple[int, datetime] | None) -> None:
+        if found is None:
+            self._send(404, "")
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(found[0]))
+        self.send_header("Last-Modified", format_datetime(found[1], usegmt=True))
+        self.end_headers()
+
+    def _send(self, status: int, text: str) -> None:
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/xml")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
 
 
 def _listed(bucket: str, objects: dict[str, tuple[int, datetime]], query: dict[str, list[str]]) -> str:

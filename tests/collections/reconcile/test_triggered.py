@@ -59,7 +59,7 @@ SHOP = declared(
 
 def test_an_event_is_about_what_names_its_asset_and_all_that_reads_this_inputs_first() -> None:
     found = concerned(SHOP, "price_list")
-    assert found == dict.fromkeys(("prices", "rates", "totals", "all_totals"), ["price_list"])
+    assert found == {name: ["price_list"] for name in ("prices", "rates", "totals", "all_totals")}
     assert list(found).index("prices") < list(found).index("totals") < list(found).index("all_totals")
 
 

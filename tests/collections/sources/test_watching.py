@@ -18,7 +18,7 @@ def files(**sizes: int) -> tuple[FileState, ...]:
     return tuple(FileState(f"file:///in/{name}", size, 0) for name, size in sorted(sizes.items()))
 
 
-def announcements(*looks: tuple[FileState, ...], announced: str | None = None) -> list[FilesChanged | None]:
+def announcements(*looks: tuple[FileState, ...], announced: str = "") -> list[FilesChanged | None]:
     """Take the looks one after the other, of which each one that is announced is noted."""
     watch, said = Watch(), list[FilesChanged | None]()
     for look in looks:

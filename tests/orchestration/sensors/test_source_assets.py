@@ -111,6 +111,11 @@ def test_a_catalog_that_does_not_answer_takes_nothing_out_of_the_schedule(home: 
     assert find_declared() == {}, "only the clock is left"
 
 
+def test_a_wrong_setting_leaves_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_GENERATION", "none")
+    assert or_when_sources_change(DAILY) is DAILY
+
+
 def test_a_worker_asks_for_no_schedule(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     home.declare(DECLARATIONS)
     monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "reconcile_collections")

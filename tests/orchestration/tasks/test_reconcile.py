@@ -72,16 +72,15 @@ def prepare(*assets: str) -> tuple[list[str], dict[str, Any]]:
     task_instance = TaskInstance()
     events = handed(*(event(asset) for asset in assets))
     following = prepare_reconcile.function(
-        params={},
-        ti=task_instance,
-        dag_run=SimpleNamespace(run_type="asset_triggered"),
-        triggering_asset_events=events,
+        params={}, ti=task_instance, dag_run=SimpleNamespace(run_type="asset_triggered"), triggering_asset_events=events
     )
     return following, task_instance.pushed
 
 
 @pytest.mark.slow  # stores that are really written
-def test_a_run_by_events_leaves_only_what_these_are_about_for_spark(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_by_events_leaves_only_what_these_are_about_for_spark(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert set(home.registry.read().declarations) == {"events", "planes", "totals"}
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark://local")
     following, pushed = prepare("fleet")

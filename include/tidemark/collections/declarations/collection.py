@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
@@ -44,9 +44,9 @@ _APPEND_ONLY_FIELDS = (
 _EVENT_FIELDS = ("partition", "lifecycle")
 _LATEST_FIELDS = ("delete_when", "on_key_spread")
 
-_NO_EVENTS = dict.fromkeys(EVENT_FIELDS, True)
+_NO_EVENTS: Final[dict[str, Any]] = dict.fromkeys(EVENT_FIELDS, True)
 # For ``exclude`` of a dump: what says when to look at a source, and nothing about its rows.
-WHEN_TO_LOOK = {"source": {**_NO_EVENTS, "inputs": {"__all__": _NO_EVENTS}}}
+WHEN_TO_LOOK: Final[dict[str, Any]] = {"source": {**_NO_EVENTS, "inputs": {"__all__": _NO_EVENTS}}}
 _FOR_LATEST = "is for `latest` collections"
 
 

@@ -1,4 +1,4 @@
-"""Which collections the events of sources are about: those that read these sources, and those that read them in turn."""
+"""Which collections the events of sources are about: those that read these sources, and those that read those."""
 
 from __future__ import annotations
 

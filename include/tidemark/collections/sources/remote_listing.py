@@ -45,7 +45,7 @@ def list_remote_files(path: str) -> tuple[FileState, ...]:
 
 def _walk(store: str, folder: str, where: str) -> Iterator[tuple[list[str], FileInfo]]:
     """Yield all files below ``folder``, or the one that it is, with the names of the folders between and their own."""
-    from pyarrow import fs
+    from pyarrow import fs  # noqa: PLC0415 -- object stores only
 
     try:
         file_system, root = fs.FileSystem.from_uri(store)

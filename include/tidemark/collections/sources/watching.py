@@ -64,7 +64,9 @@ class FilesChanged:
     is_at_rest: bool
 
     def __str__(self) -> str:
-        told = [f"{n} {what}" for n, what in ((self.came, "new"), (self.gone, "gone"), (self.replaced, "replaced")) if n]
+        told = [
+            f"{n} {what}" for n, what in ((self.came, "new"), (self.gone, "gone"), (self.replaced, "replaced")) if n
+        ]
         examples = f" ({', '.join(self.examples)}{', …' if self._more else ''})" if self.examples else ""
         there = f"{self.files} file{'s' * (self.files != 1)}, {self.size_bytes:,} B"
         still = "" if self.is_at_rest else ", which do not come to rest"
@@ -97,10 +99,11 @@ class Watch:
         self._before: tuple[FileState, ...] | None = None  # the look that was announced last, if this watch knows it
         self._unrest = 0
 
-    def see(self, files: tuple[FileState, ...], announced: str | None) -> FilesChanged | None:
+    def see(self, files: tuple[FileState, ...], announced: str) -> FilesChanged | None:
         """Take a look; return what to announce, None for nothing.
 
-        ``announced`` is the name of the look that was announced last, by whomever; None if there never was one.
+        ``announced`` is the name of the look that was announced last, by whomever; empty if there never was one,
+        or nobody knows.
         No files are never announced: a folder that is not mounted looks like one without files.
         """
         looked, self._looked = self._looked, files

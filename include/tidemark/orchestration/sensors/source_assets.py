@@ -76,10 +76,18 @@ def find_declared() -> dict[str, Any]:
     """Return what the applied collections declare of events, by name; of those alone that declare any."""
     if get_parsing_context().dag_id is not None:  # in a worker
         return {}
-    kept = Settings.load(os.environ).home / KEPT
+    try:
+        kept = Settings.load(os.environ).home / KEPT
+    except TidemarkError as error:  # a task says the same, where everybody sees it
+        log.warning("no declared events are known: %s", error)
+        return {}
     try:
         return _read(load_settings(), kept)
-    except (TidemarkError, AirflowException, AirflowRuntimeError) as error:  # or the DAG would be gone until the next parsing
+    except (
+        TidemarkError,
+        AirflowException,
+        AirflowRuntimeError,
+    ) as error:  # or the DAG would be gone until the next parsing
         found = _read_kept(kept)
         log.warning("declared events are those that were read last (%s): %s", sorted(found) or "none", error)
         return found

@@ -40,6 +40,7 @@ MOST_PASSED: Final = 100  # of events, to the application: the system limits how
 @task.branch(retry_policy=RETRY_POLICY)
 def prepare_reconcile(
     params: Mapping[str, Any] | None = None,
+    *,
     data_interval_start: Any = None,
     data_interval_end: Any = None,
     ti: Any = None,
@@ -115,11 +116,7 @@ def interval_of(start: datetime | None, end: datetime | None) -> Interval | None
 
 
 def reconcile_arguments(
-    names: Sequence[str],
-    params: Mapping[str, Any],
-    interval: Interval | None,
-    *,
-    events: Sequence[SourceEvent] = (),
+    names: Sequence[str], params: Mapping[str, Any], interval: Interval | None, *, events: Sequence[SourceEvent] = ()
 ) -> list[str]:
     """Return the arguments of ``reconcile_collections.py``, without the report.
 

@@ -29,6 +29,7 @@ class Strict(BaseModel):
 
 EVENT_FIELDS = ("asset", "watch")  # they say when to look at a source, and nothing about its rows
 
+
 class Source(Strict):
     """Where the rows of a collection come from."""
 
