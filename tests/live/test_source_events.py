@@ -73,6 +73,7 @@ def sources(client: AirflowClient, installation: Home) -> Home:
     (installation.folder / "orders").mkdir()
     drop(installation, "1.csv", "1,10")
     installation.write_lines("shipped", "id", "1")
+    installation.write_lines("broken", "id", "1")  # or the run that the clock starts first would be tried again
     installation.declare(DECLARATIONS + WITH_EVENTS)
     client.unpause(RECONCILE)
     # Airflow knows the assets of a schedule, and starts their watchers, when it parses the file of the DAG.
