@@ -7,6 +7,10 @@ runs **one Spark application** over the others, if there are any, in parallel, e
 green ones emit the asset `tidemark_NAME` with the frontiers. `announce_changes` emits one event of the asset
 `tidemark_changed` for all of them, by which the sinks start.
 
+A run starts by the clock, for all collections; and when a source changes that names its `asset`, or has its files
+watched (`watch`), for the collections that read it and those above. `show_event` is named after the event, and the
+report has it as `triggered_by`. An event has no data interval: such a run looks at all slices.
+
 | you want | do |
 |---|---|
 | correct some collections now | trigger with `collections` |
@@ -33,12 +37,15 @@ from tidemark.orchestration.driver_or_spark import LEFT, REPORT, SPARK_ARGUMENTS
 from tidemark.orchestration.results import tell_results
 from tidemark.orchestration.retry_policy import RETRIES
 from tidemark.orchestration.sensors.leader import LONGEST_MOVE, LedSensor
+from tidemark.orchestration.sensors.source_assets import or_when_sources_change
 from tidemark.orchestration.spark_application import SparkApplicationOperator
 from tidemark.orchestration.tasks.reconcile import IS_SMALL, LIST, WITH_SPARK, prepare_reconcile
+from tidemark.orchestration.triggering_events import list_events, show_event
 
 
 @dag(
-    schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"),
+    # The clock is the safety net of events that nobody told, and repairs what no event tells of.
+    schedule=or_when_sources_change(CronDataIntervalTimetable("0 0 * * *", timezone="UTC")),
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,  # politeness only: the token, not this line, makes two writers safe
@@ -83,6 +90,9 @@ def reconcile_collections() -> None:
         XComArg(prepared.operator, key=REPORT), XComArg(prepared.operator, key=LEFT), [reconcile.output]
     )
     LedSensor(task_id="wait_until_led") >> prepared
+    events = list_events()
+    prepared >> events
+    show_event.expand(event=events)
     tell_results(results)
 
 

@@ -1,4 +1,4 @@
-"""Triggers that watch the mode of the deployment, partitions, who leads the system's own catalog, and its truth.
+"""Triggers that watch the mode, partitions, files of sources, who leads the system's own catalog, and its truth.
 
 They only read, hold no state, and several may run at once. They live here because every triggerer has ``plugins/`` on
 its path. They look without a JVM, off the event loop; those that every run waits for also without pyiceberg, in a few
@@ -8,13 +8,16 @@ ms. What cannot be read now is asked again: a catalog that restarts ends no wait
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TriggerEvent
 
 from tidemark.catalog.opening.resume import Fences
 from tidemark.catalog.stash.stash import Stash
+from tidemark.collections.sources.watching import Watch, look_at
 from tidemark.errors import TidemarkError, Unreachable
 from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.sensors.caught_up import see_readiness
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
     from tidemark.settings import Settings
 
 S = TypeVar("S")
+FILES_CURSOR = "files"  # the name of the files that were announced last
+# Of their own: a mount that hangs keeps a thread, and must not stop the triggers that tasks wait for.
+_LOOKS_AT_FILES = ThreadPoolExecutor(max_workers=8, thread_name_prefix="tidemark-files")
 CURSOR = "since"  # of the switch that was announced last; kept with the asset, so that a restart misses none
 
 
@@ -219,3 +225,56 @@ class ModeSwitchTrigger(BaseEventTrigger):
         if self.asset_state_store is not None:
             await self.asset_state_store.aset(CURSOR, since_ms)
         return since_ms
+
+
+class FilesTrigger(BaseEventTrigger):
+    """Fire when files of a source came, went or were replaced, once two looks found the same ones.
+
+    ``collection`` is the one that reads the files, which are behind ``paths``: folders, patterns, or on an object
+    store. What is there at the first look of all is announced, too: nobody knows whether it was read. A triggerer that
+    dies between noticing and noting leaves it to the next one to announce the files again: twice is harmless, never is
+    not.
+    """
+
+    def __init__(self, *, collection: str, paths: list[str], poll_seconds: float) -> None:
+        super().__init__()
+        self.collection, self.paths, self.poll_seconds = collection, paths, poll_seconds
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        arguments = {"collection": self.collection, "paths": self.paths, "poll_seconds": self.poll_seconds}
+        return "tidemark_triggers.FilesTrigger", arguments
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        watch, announced, asked = Watch(), "", False
+        while True:
+            noted = ""
+            try:
+                files = await asyncio.get_running_loop().run_in_executor(_LOOKS_AT_FILES, look_at, self.paths)
+                if not asked:
+                    announced, asked = await self._announced(), True
+                changed = watch.see(files, announced)
+                if changed is not None:
+                    announced = await self._announced()  # by another triggerer, which watched meanwhile
+                    if announced != changed.name:
+                        await self._note("")  # or files that are as before, when the next triggerer looks, are no news
+                        yield TriggerEvent(changed.facts(self.collection))
+                        announced = noted = changed.name
+            except (TidemarkError, AirflowRuntimeError, OSError) as error:  # a watcher that ends is not started again
+                self.log.warning("the files of %r cannot be watched now: looking again: %s", self.collection, error)
+            await asyncio.sleep(self.poll_seconds)
+            if noted:  # a look later, as Airflow stores an event some time after it was fired
+                try:
+                    await self._note(noted)
+                except AirflowRuntimeError as error:
+                    self.log.warning("the files of %r may be announced once more: %s", self.collection, error)
+
+    async def _announced(self) -> str:
+        """Return the name of the files that were announced last; empty if that is not known."""
+        if self.asset_state_store is None:
+            return ""
+        stored = await self.asset_state_store.aget(FILES_CURSOR)
+        return stored if isinstance(stored, str) else ""
+
+    async def _note(self, name: str) -> None:
+        if self.asset_state_store is not None:
+            await self.asset_state_store.aset(FILES_CURSOR, name)

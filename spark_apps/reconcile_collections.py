@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.clock import SystemClock
 from tidemark.collections.quality.guards import Overrides
+from tidemark.collections.reconcile.triggered import find_concerned, parse_events, tell_events
 from tidemark.entry_points import UsageParser, exit_code_of, join_deployment, parse_interval, write_report
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--allow-empty", action=argparse.BooleanOptionalAction, help="set the guard for this run")
     parser.add_argument("--max-delete-ratio", type=float, metavar="RATIO", help="set the guard for this run")
     parser.add_argument("--raise-token", action="store_true", help="fence whoever joined before: a lost earlier try")
+    parser.add_argument("--triggered-by", type=parse_events, default=[], metavar="JSON", help="events, for the report")
     parser.add_argument("--report", type=Path, required=True)
     return parser.parse_args(argv)
 
@@ -54,12 +56,13 @@ def reconcile(arguments: argparse.Namespace, settings: Settings) -> Report:
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 
-    chosen = choose_declarations(deployment.registry.read().declarations, arguments.names)
+    declared = deployment.registry.read().declarations
+    chosen = choose_declarations(declared, arguments.names)
     check_connections(chosen.values(), settings)
     if arguments.raise_token and not arguments.dry_run:  # an earlier try of a dry run has nothing to publish either
         fence_earlier_tries(Shards.connect(settings), arguments.names, deployment)
     with spark_session(settings, app_name="tidemark-reconcile") as spark:
-        return reconcile_all(
+        report = reconcile_all(
             spark,
             deployment,
             arguments.names,
@@ -68,6 +71,7 @@ def reconcile(arguments: argparse.Namespace, settings: Settings) -> Report:
             full=arguments.full,
             overrides=overrides,
         )
+    return tell_events(report, find_concerned(declared, arguments.triggered_by))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 DAG_FILES = sorted((PROJECT_ROOT / "dags").glob("*.py"))
 DAG_IDS = [path.stem for path in DAG_FILES]
-LIGHT = ("show_", "announce_", "list_results", "list_appended", "list_ingested", "list_persisted")  # no policy
+LISTS = ("list_results", "list_appended", "list_ingested", "list_persisted", "list_events")
+LIGHT = ("show_", "announce_", *LISTS)  # no policy
 ON_DEMAND = {"migrate_catalog", "rollback_catalog", "switch_mode", "promote_deployment"}
 ALWAYS = {"run_storage_workers"}  # the next run begins before the last one ends, so that nobody waits for the end
 WITHOUT_SPARK = ON_DEMAND | ALWAYS
@@ -126,7 +127,7 @@ def test_catalog_is_without_a_leader_for_a_bounded_time_that_others_wait(dag_bag
 
 def test_nothing_starts_before_the_stores_were_checked(dag_bag: DagBag) -> None:
     for dag_id, spark_task, others in (
-        ("reconcile_collections", "reconcile", {"list_results"}),
+        ("reconcile_collections", "reconcile", {"list_results", "list_events"}),
         ("maintain_collections", "maintain", set()),
     ):
         dag = dag_bag.dags[dag_id]

@@ -141,6 +141,7 @@ def make_airflow(home: Path, database: str, settings: Settings, warm: WarmSpark,
         "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60.0",  # s; a busy machine answers late, and no task is lost for it
         "AIRFLOW__CORE__MAX_TASK_RETRY_DELAY": "2",  # s; no retry that a task's own delays decide waits longer
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",  # s; nobody edits a DAG meanwhile
+        "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "0",  # s; a test has a file parsed again, and goes by it
         **more,
     }
     return Standalone(home=home, environment=environment, dags=dags, policy=POLICY)

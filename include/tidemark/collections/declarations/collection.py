@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
 
@@ -23,10 +23,11 @@ from tidemark.collections.declarations.columns import ColumnUse, Need, check_col
 from tidemark.collections.declarations.lifecycle import Chunks, LifecycleRules, Merge, PartitionUnit
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.schema.types import Columns, stored_columns
+from tidemark.collections.sources.formats.asset import NamedAsset
 from tidemark.collections.sources.formats.buffer import BufferPlace, BufferSource
 from tidemark.collections.sources.formats.files import FileSource, SchemaText
 from tidemark.collections.sources.formats.registry import UNTYPED_FORMATS
-from tidemark.collections.sources.formats.source import Source, Strict
+from tidemark.collections.sources.formats.source import EVENT_FIELDS, Source, Strict
 from tidemark.collections.sources.formats.sql import SourceDeclaration
 from tidemark.interval import Interval, Unit
 
@@ -43,6 +44,9 @@ _APPEND_ONLY_FIELDS = (
 _EVENT_FIELDS = ("partition", "lifecycle")
 _LATEST_FIELDS = ("delete_when", "on_key_spread")
 
+_NO_EVENTS: Final[dict[str, Any]] = dict.fromkeys(EVENT_FIELDS, True)
+# For ``exclude`` of a dump: what says when to look at a source, and nothing about its rows.
+WHEN_TO_LOOK: Final[dict[str, Any]] = {"source": {**_NO_EVENTS, "inputs": {"__all__": _NO_EVENTS}}}
 _FOR_LATEST = "is for `latest` collections"
 
 
@@ -220,6 +224,8 @@ class Declaration(Strict):
                 self._refuse_set(
                     "is about the collections that the `source` reads, and it reads none", "on_stale_input"
                 )
+            if self.needs_interval:
+                self._refuse_events("a run that events start has no data interval to fill {start} and {end} with")
         return self
 
     @model_validator(mode="after")
@@ -273,6 +279,7 @@ class Declaration(Strict):
                 "`event_time` is for rows that arrive through a write buffer: leave it out, or declare a `source` "
                 "with `buffer: NAME`"
             )
+        self._refuse_events("events start `reconcile_collections`, which makes differential collections alone right")
         if self.event_time is None:
             self._refuse_without_event_times()
         elif self.lifecycle is not None:
@@ -341,6 +348,11 @@ class Declaration(Strict):
                 "`on_schema_change: evolve` changes this collection alone, and others read the buffer that it "
                 "`writes_to`: add columns to the `schema` of each, and apply it"
             )
+
+    def _refuse_events(self, why: str) -> None:
+        for field in EVENT_FIELDS:
+            if any(getattr(read, field, None) for read in self._inputs_read):
+                raise ValueError(f"`source.{field}` is of no use: {why}; leave it out")
 
     def _refuse_set(self, why: str, *fields: str) -> None:
         # Stored declarations spell out defaults: treat a default as unset.
@@ -442,6 +454,22 @@ class Declaration(Strict):
     def written_connections(self) -> tuple[str, ...]:
         """The name of the connection that appended rows go to; empty for an address, or without a buffer."""
         return () if self.writes_to is None or ":" in self.writes_to else (self.writes_to,)
+
+    @property
+    def assets(self) -> tuple[NamedAsset, ...]:
+        """The assets whose events say that the source has changed, in order of names; a watcher's own is not listed."""
+        found = {read.event_asset for read in self._inputs_read if read.event_asset is not None}
+        return tuple(sorted(found, key=lambda asset: (asset.name, asset.uri)))
+
+    @property
+    def watched_paths(self) -> tuple[str, ...]:
+        """The paths at which a watcher looks, sorted."""
+        return tuple(sorted({read.watched_path for read in self._inputs_read if read.watched_path is not None}))
+
+    @property
+    def watch_ms(self) -> int | None:
+        """How often the watcher looks: as often as the input with the shortest pace wants; None without a watcher."""
+        return min((read.watch_ms for read in self._inputs_read if read.watch_ms is not None), default=None)
 
     @property
     def connections(self) -> tuple[str, ...]:

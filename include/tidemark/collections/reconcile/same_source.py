@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from tidemark.clock import Clock
-from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.declarations.collection import WHEN_TO_LOOK, Declaration
 from tidemark.collections.declarations.files import order_by_inputs
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.digest.digest import HASH_VERSION, DigestNote
@@ -49,7 +49,7 @@ def name_desired(state: Sequence[Pin], declaration: Declaration, head: ShardHead
         HASH_VERSION,
         _READING,
         version("pyspark"),
-        declaration.model_dump_json(warnings=False),
+        declaration.model_dump_json(warnings=False, exclude=WHEN_TO_LOOK),
         head.table.schema().model_dump_json(),  # with the ids: a column that went and came again has no values
         slice_,
     )

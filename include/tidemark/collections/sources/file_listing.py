@@ -117,7 +117,7 @@ def _walk(path: str, prefix: str) -> Iterator[FileState]:
             yield _state(path, Path(path).stat())
             return
         with os.scandir(path) as entries:
-            present = [entry for entry in entries if not _is_hidden(entry.name)]
+            present = [entry for entry in entries if not is_hidden(entry.name)]
         for entry in present:
             path = entry.path
             if entry.is_dir():
@@ -137,7 +137,8 @@ def _cannot_list(path: str, error: OSError, prefix: str) -> TidemarkError:
     return SourceMoved(f"{prefix}{path} vanished while the files were listed", hint="run again")
 
 
-def _is_hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
+    """Say whether Spark leaves out files and folders of this name."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
@@ -161,7 +162,7 @@ def _list_remote(path: str, spark: SparkSession) -> Iterator[FileState]:
         entry = pending.pop()
         if entry.isDirectory():
             inside = file_system.listStatus(entry.getPath())
-            pending.extend(child for child in inside if not _is_hidden(child.getPath().getName()))
-        elif not _is_hidden(entry.getPath().getName()):
+            pending.extend(child for child in inside if not is_hidden(child.getPath().getName()))
+        elif not is_hidden(entry.getPath().getName()):
             modified_ns = entry.getModificationTime() * 1_000_000
             yield FileState(entry.getPath().toString(), entry.getLen(), modified_ns)

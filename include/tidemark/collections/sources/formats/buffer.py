@@ -63,6 +63,8 @@ class BufferSource(Source):
     """The rows that arrive through a write buffer; only an ingest appends them."""
 
     form = "buffer"
+    takes_no_events = "is for sources of differential collections: declare `every` to have a buffer ingested at once"
+
     buffer: BufferPlace
     table: str | None = Field(default=None, min_length=1)  # None: every row, with or without a table
     on_expired: OnLost = OnLost.FAIL  # entries that retention removed before they were ingested

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
 
+from tidemark.collections.declarations.append_only import Duration, duration_ms, given
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.schema.types import Columns, columns_text
 from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files
@@ -22,12 +23,19 @@ if TYPE_CHECKING:
     from tidemark.collections.sources.opened_source import OpenedSource, Opening
     from tidemark.collections.sources.pins import Looking, Pin
 
+_SHORTEST_WATCH_MS, _LONGEST_WATCH_MS = 1_000, 3_600_000
 _GLOB_CHARACTERS = re.compile(r"[{}\[\]*?\\]")
 
 
 def _check_schema(text: str) -> str:
     parse_columns(text)
     return text
+
+
+def _check_watch(every: str) -> str:
+    if not _SHORTEST_WATCH_MS <= duration_ms(every) <= _LONGEST_WATCH_MS:
+        raise ValueError(f"a watcher looks every 1s to 1h{given(every)}")
+    return every
 
 
 SchemaText = Annotated[str, AfterValidator(_check_schema)]  # DDL: `name type, name type`
@@ -46,6 +54,15 @@ class FileSource(SourceWithOptions):
     format: str
     path: Annotated[str, AfterValidator(absolute_path)]
     columns_text: SchemaText | None = Field(default=None, alias="schema")
+    watch: Annotated[Duration, AfterValidator(_check_watch)] | None = None  # how often a watcher looks; None: never
+
+    @property
+    def watched_path(self) -> str | None:
+        return None if self.watch is None else self.path
+
+    @property
+    def watch_ms(self) -> int | None:
+        return None if self.watch is None else duration_ms(self.watch)
 
     @property
     def columns(self) -> Columns | None:

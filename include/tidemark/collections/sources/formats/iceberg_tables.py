@@ -76,6 +76,8 @@ class CollectionSource(InputSource):
     """Another collection, at one snapshot of `main`."""
 
     form = "collection"
+    takes_no_events = "is not needed: what reads a collection is reconciled with it; leave it out"
+
     collection: str
 
     @property

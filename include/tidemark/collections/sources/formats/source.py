@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from tidemark.collections.sources.formats.asset import NamedAsset, read_asset
 from tidemark.errors import UsageError
 from tidemark.interval import Interval, has_interval
 
@@ -26,11 +27,24 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
+EVENT_FIELDS = ("asset", "watch")  # they say when to look at a source, and nothing about its rows
+
+
 class Source(Strict):
     """Where the rows of a collection come from."""
 
     form: ClassVar[str]  # the name of the class, by which a mapping finds its class
     is_database: ClassVar[bool] = False  # whether each statement of a run sees another state
+    takes_no_events: ClassVar[str] = ""  # why the form has none of ``EVENT_FIELDS``, and what to do
+
+    @model_validator(mode="before")
+    @classmethod
+    def _says_why_it_takes_no_events(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            for field in EVENT_FIELDS:
+                if cls.takes_no_events and field in data and field not in cls.model_fields:
+                    raise ValueError(f"`{field}` {cls.takes_no_events}")
+        return data
 
     @property
     def connection_name(self) -> str | None:
@@ -40,6 +54,20 @@ class Source(Strict):
     @property
     def collection_name(self) -> str | None:
         """The name of the collection that is read; None if the source is outside Tidemark."""
+        return None
+
+    @property
+    def event_asset(self) -> NamedAsset | None:
+        """The asset whose events say that the source has changed; None if no one is named."""
+        return None
+
+    @property
+    def watched_path(self) -> str | None:
+        """The path at which a watcher looks every ``watch_ms``; None without one."""
+        return None
+
+    @property
+    def watch_ms(self) -> int | None:
         return None
 
     @property
@@ -151,7 +179,15 @@ OptionValue = str | bool | int | float
 class SourceWithOptions(InputSource):
     """A source whose options go to Spark."""
 
+    takes_no_events = "looks at files and folders: name an `asset`, whose events say that the source has changed"
+
     options: dict[str, OptionValue] = Field(default_factory=dict)
+    # None is not stored: a program that does not know the field reads all other declarations.
+    asset: Annotated[NamedAsset, BeforeValidator(read_asset)] | None = None
+
+    @property
+    def event_asset(self) -> NamedAsset | None:
+        return self.asset
 
     @property
     def spark_options(self) -> dict[str, str]:

@@ -22,6 +22,8 @@ class SqlSource(Source):
     """One Spark SQL query over named inputs and no other tables, so that everything it reads can be pinned."""
 
     form = "sql"
+    takes_no_events = "belongs to the input that changes: write it there"
+
     sql: str
     inputs: dict[str, InputDeclaration] = Field(default_factory=dict)
 

@@ -1,0 +1,82 @@
+"""Lists remote files without Spark, for a watcher: what Spark reads is listed by Spark (`file_listing.py`).
+
+Logins come from the environment, as pyarrow finds them: for S3 `AWS_…`, an instance's role, or a profile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from tidemark.collections.sources.file_listing import FileState, is_hidden
+from tidemark.errors import ConfigurationInvalid, Unreachable
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileInfo
+
+_AS_PYARROW_SAYS = {"s3a": "s3", "s3n": "s3"}
+_PARTS = re.compile(r"\[!?[^\]]*\]|\{[^}]*\}|\*|\?|[^\[{*?]+|.", re.DOTALL)
+_GLOB_CHARACTERS = frozenset("*?[{")
+
+
+def list_remote_files(path: str) -> tuple[FileState, ...]:
+    """List the file ``path``, the files below it, or those that match it, sorted; empty if there is none.
+
+    Like Spark, the listing leaves out names that start with `_` or `.`.
+
+    Raises:
+        Unreachable: If the store does not answer, or lets nobody list.
+        ConfigurationInvalid: If pyarrow knows no such store.
+    """
+    scheme, _, rest = path.partition("://")
+    authority, _, key = rest.partition("/")
+    parts = [part for part in key.split("/") if part]
+    fixed = next((number for number, part in enumerate(parts) if _GLOB_CHARACTERS & set(part)), len(parts))
+    pattern = "/".join(map(_regex, parts))
+    matches = re.compile(f"{pattern}(?:/.*)?" if parts else ".*", re.DOTALL).fullmatch
+    found = []
+    for below, info in _walk(f"{_AS_PYARROW_SAYS.get(scheme, scheme)}://{authority}", "/".join(parts[:fixed]), path):
+        name = "/".join([*parts[:fixed], *below]).strip("/")
+        if matches(name) and not any(map(is_hidden, below)):
+            found.append(FileState(f"{scheme}://{authority}/{name}", info.size or 0, info.mtime_ns or 0))
+    return tuple(sorted(found, key=lambda file: file.uri))
+
+
+def _walk(store: str, folder: str, where: str) -> Iterator[tuple[list[str], FileInfo]]:
+    """Yield all files below ``folder``, or the one that it is, with the names of the folders between and their own."""
+    from pyarrow import fs  # noqa: PLC0415 -- object stores only
+
+    try:
+        file_system, root = fs.FileSystem.from_uri(store)
+        base = f"{root}/{folder}".strip("/")
+        entries: Any = file_system.get_file_info(fs.FileSelector(base, allow_not_found=True, recursive=True))
+        if not entries:
+            entries = [file_system.get_file_info(base)]
+    except OSError as error:
+        raise Unreachable(
+            f"{where} cannot be listed: {str(error).splitlines()[0]}", hint="check the store, and who may list it"
+        ) from error
+    except (ValueError, NotImplementedError) as error:
+        raise ConfigurationInvalid(f"{where} cannot be watched: {error}", hint="name an `asset` instead") from error
+    for info in entries:
+        if info.type == fs.FileType.File:
+            yield [part for part in info.path.removeprefix(base).split("/") if part], info
+
+
+def _regex(segment: str) -> str:
+    """Return the regular expression of one part of a path, in which Hadoop takes `*`, `?`, `[…]` and `{…,…}`."""
+    return "".join(map(_regex_of_part, _PARTS.findall(segment)))
+
+
+def _regex_of_part(part: str) -> str:
+    if part in {"*", "?"}:
+        return "[^/]*" if part == "*" else "[^/]"
+    if part.startswith("{") and part.endswith("}"):
+        return f"(?:{'|'.join(map(_regex, part[1:-1].split(',')))})"
+    if part.startswith("[") and part.endswith("]") and len(part) > 2:  # noqa: PLR2004 - not `[]`
+        inside = part[1:-1]
+        negated = inside[0] in "!^"
+        inside = inside[negated:].replace("\\", r"\\")
+        return f"[{'^' * negated}{inside}]" if inside else re.escape(part)
+    return re.escape(part)
