@@ -27,7 +27,8 @@ collections:
     kind: differential
     source: {format: csv, path: planes.csv, options: {header: true}, schema: "id int, name string"}
 """
-_ROWS: Final = "id,name\n1,one\n2,two\n"
+_ROWS: Final = "id,name\n" + "".join(f"{number},name\n" for number in range(20))
+_OTHER_ROWS: Final = _ROWS.replace("7,name", "7,other") + "20,another\n"
 
 
 def class_archive(jars: Path, environ: Mapping[str, str]) -> Path | None:
@@ -41,28 +42,33 @@ def class_archive(jars: Path, environ: Mapping[str, str]) -> Path | None:
 
 
 def make_class_archive(jars: Path, environ: Mapping[str, str]) -> Path | None:
-    """Make the archive anew while two small collections are reconciled, below a temporary home; return its place.
+    """Make the archive anew while two small collections are corrected, below a temporary home; return its place.
 
-    Archives of other Javas and Sparks are removed. None if it could not be made: runs start without one.
+    All older ones are removed first. None if it could not be made: runs start without one.
     """
     if (place := class_archive(jars, environ)) is None:
         return None
+    for old in jars.glob("classes-*.jsa"):
+        old.unlink()  # runs that have it open keep it; Java makes none on top of another one
     partial = place.with_suffix(".partial")
     given = {name: value for name, value in environ.items() if not name.startswith(("TIDEMARK_", "SPARK_"))}
     options = {"SPARK_SUBMIT_OPTS": f'"-XX:ArchiveClassesAtExit={partial}" -Xlog:disable -Xlog:all=error:stderr'}
     with tempfile.TemporaryDirectory(prefix="tidemark-classes-") as folder:
         (Path(folder) / "collections.yaml").write_text(_DECLARATIONS, encoding="utf-8")
-        (Path(folder) / "planes.csv").write_text(_ROWS, encoding="utf-8")
         given |= {"TIDEMARK_HOME": f"{folder}/home", "TIDEMARK_JARS": str(jars)}
-        for arguments in (["apply", "collections.yaml"], ["reconcile"]):
-            command = [sys.executable, "-m", "tidemark", *arguments]
-            done = subprocess.run(command, cwd=folder, env=given | options, capture_output=True, check=False)
+        # A first load, and then corrections, as most runs make them.
+        for arguments, rows, more in (
+            ("apply collections.yaml", _ROWS, {}),
+            ("reconcile", _ROWS, {}),
+            ("reconcile", _OTHER_ROWS, options),
+        ):
+            (Path(folder) / "planes.csv").write_text(rows, encoding="utf-8")
+            command = [sys.executable, "-m", "tidemark", *arguments.split()]
+            done = subprocess.run(command, cwd=folder, env=given | more, capture_output=True, check=False)
             if done.returncode:
                 return None
     if not partial.exists():
         return None
-    for old in jars.glob("classes-*.jsa"):
-        old.unlink()
     return partial.rename(place)
 
 
