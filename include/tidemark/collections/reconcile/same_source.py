@@ -45,16 +45,23 @@ _READING = 1  # raise it whenever this program reads other rows out of the same 
 
 def name_desired(state: Sequence[Pin], declaration: Declaration, head: ShardHead, slice_: Interval | None) -> str:
     """Return the name of the rows that a collection should hold: of its source's state, and all that decides else."""
+    return name_state(state, *_list_decisive(declaration, head), str(slice_))
+
+
+def name_decisive(declaration: Declaration, head: ShardHead) -> str:
+    """Return the name of all that decides, beside the state of the source, which rows a collection should hold."""
+    return name_state((), *_list_decisive(declaration, head), str(head.table.schema()))  # with the ids of its fields
+
+
+def _list_decisive(declaration: Declaration, head: ShardHead) -> list[str]:
     columns = columns_text(from_iceberg(head.table.schema(), without=SYSTEM_COLUMNS[head.state.layout]))
-    decisive = (
-        HASH_VERSION,
-        _READING,
+    return [
+        str(HASH_VERSION),
+        str(_READING),
         version("pyspark"),
         declaration.model_dump_json(warnings=False),
-        columns,
-        slice_,
-    )
-    return name_state(state, *map(str, decisive))
+        str(columns),
+    ]
 
 
 def reconcile_unchanged(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, model_validator
 
 from tidemark.collections.sources.formats.source import InputSource, SourceWithOptions, absolute_path
-from tidemark.collections.sources.iceberg_state import ask_main, ask_state, read_state
+from tidemark.collections.sources.iceberg_state import ask_main, load_table, read_state, state_of
 from tidemark.collections.sources.pins import SnapshotPin
 
 if TYPE_CHECKING:
@@ -41,12 +41,14 @@ class IcebergSource(SourceWithOptions):
         if looking.spark is not None:
             with translating(where):
                 main = ask_main(looking.spark, table=self.table, folder=self.path)
-                return (SnapshotPin(ask_state(looking.spark, main, table=self.table, folder=self.path)),)
+                loaded = load_table(looking.spark, table=self.table, folder=self.path)
+                return (SnapshotPin(state_of(loaded, main)),)
         name = read_state(looking.settings, table=self.table, folder=self.path)
         return None if name is None else (SnapshotPin(name),)
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Pin the present snapshot of the table's main branch, and return the rows."""
+        from tidemark.collections.sources.iceberg_changes import FollowedTable
         from tidemark.collections.sources.opened_source import OpenedSource
 
         spark = opening.spark
@@ -56,8 +58,11 @@ class IcebergSource(SourceWithOptions):
             desired = reader.load(self.place).limit(0)
         else:
             desired = reader.option("versionAsOf", str(main)).load(self.place)
-        pins = (SnapshotPin(ask_state(spark, main, table=self.table, folder=self.path)),)
-        return OpenedSource(where=where, desired=desired, pins=pins, state=pins, pinnable=True)
+        loaded = load_table(spark, table=self.table, folder=self.path)
+        pins = (SnapshotPin(state_of(loaded, main)),)
+        # What an option does to a read of single files, nobody has looked at.
+        followed = None if main is None or self.options else FollowedTable(spark, loaded, main, tuple(desired.columns))
+        return OpenedSource(where=where, desired=desired, pins=pins, state=pins, pinnable=True, followed=followed)
 
 
 class CollectionSource(InputSource):

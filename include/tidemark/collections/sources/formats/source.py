@@ -88,12 +88,16 @@ class InputSource(Source):
             opened = self.open_whole(opening, where)
             if self.where is None:
                 return opened
-            desired = opened.desired.where(opening.fill(self.where))
+            condition = opening.fill(self.where)
+            desired = opened.desired.where(condition)
+        pinnable = opened.pinnable and is_repeatable(opening.spark, desired)
+        followed = opened.followed if pinnable else None
         return replace(
             opened,
             desired=desired,
-            pinnable=opened.pinnable and is_repeatable(opening.spark, desired),
+            pinnable=pinnable,
             state=opened.state if is_deterministic(opening.spark, desired) else None,
+            followed=followed and replace(followed, condition=condition),
         )
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
