@@ -112,9 +112,8 @@ class Following:
         if not candidates_fit_driver(net.most_rows, self.pinned.row_bytes, Method.CHANGED_FILES):
             raise CannotFollow(f"too many rows have changed: {net.most_rows}")
         came, stored = self._rows_that_came(sides, net), self._stored_rows(net)
-        return (
-            self._correct_keyed(net, came, stored) if self.shape.is_keyed else self._correct_multiset(net, came, stored)
-        )
+        correct = self._correct_keyed if self.shape.is_keyed else self._correct_multiset
+        return correct(net, came, stored)
 
     def _add_up(self, sides: Sequence[_Side]) -> _Net:
         """Add up what came and what went; rows on both sides cancel out."""
@@ -300,13 +299,13 @@ class _Net:
         by_place = np.asarray(rows.column("by_place").to_numpy(zero_copy_only=False))[doubtful]
         groups, first, at = np.unique(pairs, return_index=True, return_inverse=True)
         net = np.bincount(at, weights=diffs, minlength=len(groups)).astype(np.int64)
-        sides = [_Counts(groups[side], abs(net[side]), by_place[first[side]]) for side in (net > 0, net < 0)]
+        came, went = (_Counts(groups[side], abs(net[side]), by_place[first[side]]) for side in (net > 0, net < 0))
         values = rows.column("value").take(pa.array(doubtful)).filter(pa.array((net != 0)[at]))
         bounds = None
         if len(values) and not values.null_count:
             found = pc.min_max(values).as_py()
             bounds = (found["min"], found["max"])
-        return cls(*sides, bounds)
+        return cls(came, went, bounds)
 
 
 def _pairs(positions: NDArray[np.int64], identities: NDArray[np.int64]) -> NDArray[np.void]:

@@ -39,6 +39,12 @@ def is_repeatable(spark: SparkSession, frame: DataFrame) -> bool:
     return is_deterministic(spark, frame) and all(_class_of(node) in _REPEATABLE for node in _nodes(_analysed(frame)))
 
 
+def has_subquery(spark: SparkSession, frame: DataFrame) -> bool:
+    """Say whether an expression of ``frame`` reads rows of its own, of which the state of the inputs says nothing."""
+    patterns = getattr(spark._jvm, _TREE_PATTERN)  # noqa: SLF001
+    return bool(_analysed(frame).containsPattern(patterns.PLAN_EXPRESSION()))
+
+
 def refuse_other_tables(spark: SparkSession, query: str, inputs: set[str], where: str) -> None:
     """Refuse a query that reads a table which is not one of its ``inputs``.
 

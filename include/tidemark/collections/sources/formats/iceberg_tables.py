@@ -60,8 +60,9 @@ class IcebergSource(SourceWithOptions):
             desired = reader.option("versionAsOf", str(main)).load(self.place)
         loaded = load_table(spark, table=self.table, folder=self.path)
         pins = (SnapshotPin(state_of(loaded, main)),)
-        # What an option does to a read of single files, nobody has looked at.
-        followed = None if main is None or self.options else FollowedTable(spark, loaded, main, tuple(desired.columns))
+        followed = None
+        if main is not None and loaded.snapshot(main) is not None and not self.options:  # which single files might obey
+            followed = FollowedTable(spark, loaded, main, tuple(desired.columns))
         return OpenedSource(where=where, desired=desired, pins=pins, state=pins, pinnable=True, followed=followed)
 
 

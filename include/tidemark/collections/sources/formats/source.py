@@ -82,7 +82,7 @@ class InputSource(Source):
 
     def open(self, opening: Opening, where: str) -> OpenedSource:
         from tidemark.collections.sources.errors import translating
-        from tidemark.collections.sources.query_plans import is_deterministic, is_repeatable
+        from tidemark.collections.sources.query_plans import has_subquery, is_deterministic, is_repeatable
 
         with translating(where):
             opened = self.open_whole(opening, where)
@@ -90,14 +90,13 @@ class InputSource(Source):
                 return opened
             condition = opening.fill(self.where)
             desired = opened.desired.where(condition)
-        pinnable = opened.pinnable and is_repeatable(opening.spark, desired)
-        followed = opened.followed if pinnable else None
+        is_named = is_deterministic(opening.spark, desired) and not has_subquery(opening.spark, desired)
         return replace(
             opened,
             desired=desired,
-            pinnable=pinnable,
-            state=opened.state if is_deterministic(opening.spark, desired) else None,
-            followed=followed and replace(followed, condition=condition),
+            pinnable=opened.pinnable and is_repeatable(opening.spark, desired),
+            state=opened.state if is_named else None,
+            followed=opened.followed and replace(opened.followed, condition=condition) if is_named else None,
         )
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
