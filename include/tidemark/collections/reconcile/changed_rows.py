@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -125,13 +126,13 @@ class Following:
             side.rows.select(
                 position.alias("position"),
                 side.identity.alias("identity"),
-                F.lit(side.diff).cast("tinyint").alias("diff"),
-                F.lit(side.by_place).alias("by_place"),
+                F.lit(number).cast("tinyint").alias("side"),
                 value.alias("value"),
             )
-            for side in sides
+            for number, side in enumerate(sides)
         ]
-        return _Net.of([frame.toArrow() for frame in frames], refuses_null=self.guards.on_null_key is OnNullKey.REFUSE)
+        rows = reduce(DataFrame.union, frames).toArrow() if frames else None
+        return _Net.of(rows, sides, refuses_null=self.guards.on_null_key is OnNullKey.REFUSE)
 
     @property
     def _bounded(self) -> int | None:
@@ -145,16 +146,15 @@ class Following:
         wanted, shape = net.came, self.shape
         names = [str(n) for n in range(shape.width)]
         columns = [column.alias(name) for column, name in zip(shape.columns(NEW), names, strict=True)]
-        tables = [
-            self._among(side.rows, wanted, identity=side.identity, position=shape.position(NEW))
-            .select(*columns, *shape.hashes(NEW), "identity")
-            .toArrow()
-            for side in sides
-            if side.diff > 0 and len(wanted)
+        frames = [
+            self._among(
+                sides[number].rows, wanted, identity=sides[number].identity, position=shape.position(NEW)
+            ).select(*columns, *shape.hashes(NEW), "identity")
+            for number in net.came_from
         ]
-        if not tables:
+        if not frames:
             return self._nothing(names)
-        rows = pa.concat_tables(tables)
+        rows = reduce(DataFrame.union, frames).toArrow()
         pairs = _pairs(_longs(rows, "position"), _longs(rows, "identity"))
         order = np.argsort(pairs, order=("position", "identity"), kind="stable")
         groups, starts, sizes = np.unique(pairs[order], return_index=True, return_counts=True)
@@ -260,7 +260,8 @@ class _Net:
 
     came: _Counts
     went: _Counts
-    bounds: tuple[int, int] | None  # of the bounded column
+    came_from: tuple[int, ...] = ()  # the numbers of the sides that have the rows that came
+    bounds: tuple[int, int] | None = None  # of the bounded column
 
     @property
     def most_rows(self) -> int:
@@ -279,33 +280,33 @@ class _Net:
         return positions, np.bincount(at, weights=self.went.counts, minlength=len(positions)).astype(np.int64)
 
     @classmethod
-    def of(cls, tables: Sequence[pa.Table], *, refuses_null: bool) -> _Net:
-        """Add up rows: ``position`` (NULL without a key), ``identity``, ``diff``, ``by_place``, and ``value``.
+    def of(cls, rows: pa.Table | None, sides: Sequence[_Side], *, refuses_null: bool) -> _Net:
+        """Add up rows: ``position`` (NULL without a key), ``identity``, the number of their ``side``, and ``value``.
 
         Raises ``CannotFollow`` if rows without a key came, and are refused.
         """
         nothing = _Counts(np.zeros(0, _PAIR), np.zeros(0, np.int64), np.zeros(0, bool))
-        if not tables:
-            return cls(nothing, nothing, None)
-        rows = pa.concat_tables(tables)
+        if rows is None:
+            return cls(nothing, nothing)
+        diff_of, by_place_of = np.array([side.diff for side in sides]), np.array([side.by_place for side in sides])
         without_key = rows.filter(pc.is_null(rows.column("position")))
-        if refuses_null and pc.any(pc.greater(without_key.column("diff"), 0)).as_py():
+        if refuses_null and (diff_of[_longs(without_key, "side")] > 0).any():
             raise CannotFollow("a row without a key came")
         rows = rows.filter(pc.is_valid(rows.column("position")))
-        positions, identities = _longs(rows, "position"), _longs(rows, "identity")
-        diffs = np.asarray(rows.column("diff").to_numpy()).astype(np.int64)
-        doubtful = np.flatnonzero(unsettled(positions, identities, diffs < 0))
-        pairs, diffs = _pairs(positions[doubtful], identities[doubtful]), diffs[doubtful]
-        by_place = np.asarray(rows.column("by_place").to_numpy(zero_copy_only=False))[doubtful]
+        positions, identities, numbers = (_longs(rows, name) for name in ("position", "identity", "side"))
+        doubtful = np.flatnonzero(unsettled(positions, identities, diff_of[numbers] < 0))
+        pairs, numbers = _pairs(positions[doubtful], identities[doubtful]), numbers[doubtful]
+        diffs, by_place = diff_of[numbers], by_place_of[numbers]
         groups, first, at = np.unique(pairs, return_index=True, return_inverse=True)
         net = np.bincount(at, weights=diffs, minlength=len(groups)).astype(np.int64)
         came, went = (_Counts(groups[side], abs(net[side]), by_place[first[side]]) for side in (net > 0, net < 0))
+        came_from = tuple(np.unique(numbers[(net > 0)[at] & (diffs > 0)]).tolist())
         values = rows.column("value").take(pa.array(doubtful)).filter(pa.array((net != 0)[at]))
         bounds = None
         if len(values) and not values.null_count:
             found = pc.min_max(values).as_py()
             bounds = (found["min"], found["max"])
-        return cls(came, went, bounds)
+        return cls(came, went, came_from, bounds)
 
 
 def _pairs(positions: NDArray[np.int64], identities: NDArray[np.int64]) -> NDArray[np.void]:
