@@ -6,11 +6,11 @@ branch needs no rule of its own. Rows that are on both sides in different files 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -26,7 +26,14 @@ _SPARK = "org.apache.iceberg.spark"
 _LISTS = "org.apache.iceberg.relocated.com.google.common.collect.Lists"
 _MARK = re.compile(r"([0-9a-f-]+)@(-?\d+)/(-?\d+)\+([0-9a-f]+)")
 _HIDES_METADATA_FROM = 3  # Spark finds no metadata columns of single files of a table of this format version
-_POSITION_DELETES = "POSITION_DELETES"
+_NO_DELETES = "[]"
+_ANSWERED_BY = {
+    "file": "org.apache.iceberg.FileScanTask",
+    "deletes": "org.apache.iceberg.FileScanTask",
+    "fileSizeInBytes": "org.apache.iceberg.ContentFile",
+    "recordCount": "org.apache.iceberg.ContentFile",
+    "toString": "java.lang.Object",
+}
 FILE, POSITION, DELETED = "_file", "_pos", "_deleted"  # Iceberg's metadata columns
 MOST_SHARE = 1.0  # of the table's bytes: to hash all rows, which a full comparison begins with, reads them once
 # A look at keys alone, for the rows that were deleted, costs so much of a look at all columns, roughly.
@@ -87,25 +94,23 @@ class FollowedTable:
         base = self._find_base(since.snapshot_id)
         if self.loaded.snapshot(base) is None:
             raise CannotFollow("the snapshot that was read last has expired")
-        then, now_ = self._plan(base), self._plan(self.snapshot_id)
-        hides = self._format_version() >= _HIDES_METADATA_FROM
-        came, went, less, more = [], [], [], []
-        for name in then.keys() | now_.keys():
-            before, after = then.get(name), now_.get(name)
-            if before is not None and after is not None and before.deletes == after.deletes:
-                continue
-            if before is None or after is None or hides:
-                came += [after] if after is not None else []
-                went += [before] if before is not None else []
-            else:  # only the deleted rows differ
-                more += [after] if after.deletes else []
-                less += [before] if before.deletes else []
-        changes = FileChanges(self, tuple(came), tuple(went), tuple(less), tuple(more))
+        changes = self._compare(self._plan(base), self._plan(self.snapshot_id))
         whole_bytes = self.loaded.snapshot(self.snapshot_id).summary().get("total-files-size")
         cost_bytes = changes.cost_bytes(_KEYS_SHARE if keys_suffice else 1.0)
         if whole_bytes is not None and cost_bytes > MOST_SHARE * int(whole_bytes):
             raise CannotFollow("too much has changed: comparing all rows reads less")
-        return changes
+        return replace(changes, most_deleted=self._most_deleted(base) + self._most_deleted(self.snapshot_id))
+
+    def _compare(self, then: dict[str, _PlannedFile], now: dict[str, _PlannedFile]) -> FileChanges:
+        both = [name for name in then if name in now]
+        changed = [name for name in both if then[name].deletes != now[name].deletes]
+        came = [now[name] for name in now if name not in then]
+        went = [then[name] for name in then if name not in now]
+        less, more = ([side[name] for name in changed] for side in (then, now))
+        if self._format_version() >= _HIDES_METADATA_FROM:
+            return FileChanges(self, (*came, *more), (*went, *less))
+        less, more = ([each for each in side if each.deletes != _NO_DELETES] for side in (less, more))
+        return FileChanges(self, tuple(came), tuple(went), tuple(less), tuple(more), len(changed))
 
     def _find_base(self, snapshot_id: int) -> int:
         """Return the youngest ancestor of this snapshot that has the rows of ``snapshot_id``: only files were replaced.
@@ -131,11 +136,40 @@ class FollowedTable:
             tasks = getattr(self.spark._jvm, _LISTS).newArrayList(planned)  # noqa: SLF001 - Iceberg has no Python form
         finally:
             planned.close()
-        # The text of a task has the path of its file and the values of its partition. Each call takes 0.1 ms.
-        files = {str(task.toString()): _PlannedFile(task, _name_deletes(task)) for task in tasks}
-        if len(files) < tasks.size():
+        # The text of a task has the path of its file and the values of its partition, that of a delete all that it has.
+        names, deletes = (self._ask(tasks, *calls) for calls in (("toString",), ("deletes", "toString")))
+        sizes, rows = (self._ask(tasks, "file", call) for call in ("fileSizeInBytes", "recordCount"))
+        files = {
+            name: _PlannedFile(tasks, number, deleted, int(size), int(count))
+            for number, (name, deleted, size, count) in enumerate(zip(names, deletes, sizes, rows, strict=True))
+        }
+        if len(files) < len(names):
             raise CannotFollow("the table lists a file twice")
         return files
+
+    def _most_deleted(self, snapshot_id: int) -> float:
+        """Return how many rows in the files of a snapshot are deleted at most; infinite if nothing says so."""
+        summary = self.loaded.snapshot(snapshot_id).summary()
+        by_position = summary.get("total-position-deletes")
+        is_known = by_position is not None and summary.get("total-equality-deletes") == "0"
+        return int(by_position) if is_known else math.inf
+
+    def _ask(self, tasks: Any, *calls: str) -> list[str]:
+        """Return what each task answers to the calls, one after the other, as text: at once, as one call takes 0.1 ms.
+
+        The calls are made by Java's own function objects, since nothing in Python can be called from there.
+        """
+        jvm: Any = self.spark._jvm  # noqa: SLF001
+        gateway: Any = self.spark.sparkContext._gateway  # noqa: SLF001
+        invoke, loader, nothing = jvm.java.lang.invoke, self.loaded.getClass().getClassLoader(), jvm.java.lang.Class
+        stream = tasks.stream()
+        for call in (*calls, "toString"):
+            method = loader.loadClass(_ANSWERED_BY[call]).getMethod(call, gateway.new_array(nothing, 0))
+            handle = invoke.MethodHandles.publicLookup().unreflect(method)
+            function = loader.loadClass("java.util.function.Function")
+            stream = stream.map(invoke.MethodHandleProxies.asInterfaceInstance(function, handle))
+        joined = str(stream.collect(jvm.java.util.stream.Collectors.joining("\0")))
+        return joined.split("\0") if tasks.size() else []
 
     def _format_version(self) -> int:
         return int(self.spark._jvm.org.apache.iceberg.TableUtil.formatVersion(self.loaded))  # type: ignore[union-attr]  # noqa: SLF001
@@ -146,7 +180,7 @@ class FollowedTable:
         jvm: Any = self.spark._jvm  # noqa: SLF001
         tasks, name = jvm.java.util.ArrayList(), f"tidemark-{uuid4().hex}"
         for file in files:
-            tasks.add(file.task)
+            tasks.add(file.tasks.get(file.number))
         manager, cache = getattr(jvm, f"{_SPARK}.ScanTaskSetManager").get(), self._cache()
         manager.stageTasks(self.loaded, name, tasks)
         cache.add(name, self.loaded)
@@ -174,30 +208,11 @@ class FollowedTable:
 
 @dataclass(frozen=True)
 class _PlannedFile:
-    task: Any  # Iceberg's object
-    deletes: frozenset[str]  # the names of those that apply to the file
-
-    @cached_property
-    def size_bytes(self) -> int:
-        return int(self.task.file().fileSizeInBytes())
-
-    @cached_property
-    def row_count(self) -> int:
-        """The rows in the file, deleted ones, too."""
-        return int(self.task.file().recordCount())
-
-    @cached_property
-    def most_deleted(self) -> int:
-        """No more rows than that are deleted."""
-        deletes = list(self.task.deletes())
-        if any(str(each.content()) != _POSITION_DELETES for each in deletes):
-            return self.row_count
-        return min(self.row_count, sum(int(each.recordCount()) for each in deletes))
-
-
-def _name_deletes(task: Any) -> frozenset[str]:
-    deletes = task.deletes()
-    return frozenset() if deletes.isEmpty() else frozenset(f"{d.location()}:{d.contentOffset()}" for d in deletes)
+    tasks: Any  # Iceberg's objects for all files of the snapshot
+    number: int  # of this one
+    deletes: str  # those that apply to the file
+    size_bytes: int
+    row_count: int  # deleted ones are counted
 
 
 @dataclass(frozen=True)
@@ -207,14 +222,16 @@ class FileChanges:
     table: FollowedTable
     came: tuple[_PlannedFile, ...]  # only in the new one
     went: tuple[_PlannedFile, ...]  # only in the old one
-    less: tuple[_PlannedFile, ...]  # in both, with other deletes: as in the old one, if some applied there
-    more: tuple[_PlannedFile, ...]  # the same as in the new one
+    less: tuple[_PlannedFile, ...] = ()  # in both, with other deletes: as in the old one, if some applied there
+    more: tuple[_PlannedFile, ...] = ()  # the same as in the new one
+    with_other_deletes: int = 0  # the number of the files in both
+    most_deleted: float = math.inf  # no more rows than that are deleted, in both snapshots together
 
     @property
     def most_rows(self) -> int:
         """No more rows than that are read."""
-        whole, deleted = (*self.came, *self.went), (*self.less, *self.more)
-        return sum(each.row_count for each in whole) + sum(each.most_deleted for each in deleted)
+        deleted = sum(each.row_count for each in (*self.less, *self.more))
+        return sum(each.row_count for each in (*self.came, *self.went)) + int(min(deleted, self.most_deleted))
 
     def cost_bytes(self, deleted_share: float) -> float:
         whole, deleted = (*self.came, *self.went), (*self.less, *self.more)
@@ -222,5 +239,4 @@ class FileChanges:
 
     def to_json(self) -> dict[str, int]:
         """Return the numbers of files, for the report."""
-        deletes = len({str(each.task.file().location()) for each in (*self.less, *self.more)})
-        return {"added": len(self.came), "removed": len(self.went), "with_other_deletes": deletes}
+        return {"added": len(self.came), "removed": len(self.went), "with_other_deletes": self.with_other_deletes}
