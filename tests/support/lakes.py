@@ -39,6 +39,7 @@ class Lake:
         mode: str = "copy-on-write",
         version: int = 2,
         partitioned: str = "",
+        is_named: bool = False,
         **declared: Any,
     ) -> None:
         self.spark, self.folder = spark, folder / uuid4().hex
@@ -53,6 +54,7 @@ class Lake:
         spark.conf.set(f"spark.sql.catalog.{self.catalog}.warehouse", str(self.folder))
         self.place = self.folder / "a" / "lake"
         self.is_partitioned = partitioned != ""
+        self.where = {"table": f"{self.catalog}.a.lake"} if is_named else {"path": str(self.place)}
         self.create(mode=mode, version=version, partitioned=partitioned)
         self.home = Home(settings, folder, SCHEMA)
         self.names = {which: f"{which}_{self.folder.name}" for which in ("copy", "twin")}
@@ -66,7 +68,7 @@ class Lake:
 
     def declaration(self, which: str, **more: Any) -> Declaration:
         declared = {**self.declared, **more}
-        source = {"format": "iceberg", "path": str(self.place), **declared.pop("source", {})}
+        source = {"format": "iceberg", **self.where, **declared.pop("source", {})}
         return self.home.declaration(self.names[which], source=source, **declared)
 
     # -- what others do ----------------------------------------------------------------------------------------------

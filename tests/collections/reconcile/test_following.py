@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.lakes import GUARDS, Lake
 from tidemark.collections.digest.digest import DigestNote
+from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.reconcile.strategy import Method
 from tidemark.collections.sources import iceberg_changes
 from tidemark.collections.sources.iceberg_changes import Mark
@@ -84,7 +85,7 @@ def test_only_changed_files_are_read(make_lake: MakeLake, key: list[str], mode: 
 
 
 def test_what_was_compacted_between_is_not_read(make_lake: MakeLake) -> None:
-    lake = make_lake()
+    lake = make_lake(is_named=True)
     lake.compact()
     lake.insert((4, "d"))
     lake.compact()
@@ -99,6 +100,25 @@ def test_what_was_compacted_between_is_not_read(make_lake: MakeLake) -> None:
     assert how(report) == FOLLOWED
     assert report.details[FILES] == {"added": 1, "removed": 0, "with_other_deletes": 0}
     check(lake, report, 1, 0)
+
+
+def test_a_run_over_many_collections_follows_unless_all_rows_are_asked_for(make_lake: MakeLake) -> None:
+    lake = make_lake()
+    for full, strategy in ((True, Method.BUCKETS), (False, Method.CHANGED_FILES)):
+        lake.insert((lake.home.clock.now_ms(), "new"))
+        lake.home.clock.step(10)
+        name, deployment = lake.names["copy"], lake.home.deployment
+        report = reconcile_all(lake.spark, deployment, [name], full=full, clock=lake.home.clock).collections[name]
+        assert how(report) == (strategy, None)
+        check(lake, report, 1, 0)
+
+
+def test_a_condition_limits_what_came_and_what_went(make_lake: MakeLake) -> None:
+    lake = make_lake(source={"where": "v < 'm'"})
+    lake.sql("UPDATE LAKE SET v = 'z' WHERE k = 2", "UPDATE LAKE SET v = 'd' WHERE k = 10")
+    report = lake.run()
+    assert how(report) == FOLLOWED
+    check(lake, report, 1, 1)
 
 
 @pytest.mark.parametrize("key", [["k"], []], ids=["keyed", "multiset"])

@@ -68,6 +68,7 @@ class Following:
         digest = before + corrections.digest(before.bucket_count)
         if (digest.counts < 0).any():
             raise CannotFollow("more rows went than are stored")
+        self._check_row_count(digest.row_count)
         counts = Counts(source=digest.row_count, stored=before.row_count)
         inserted, retracted = corrections.inserted, corrections.retracted
         vanished = max(0, retracted - (corrections.updated if self.shape.is_keyed else inserted))
@@ -77,6 +78,13 @@ class Following:
             raise CannotFollow("no row would be left")
         found = corrections if inserted or retracted else None
         return Difference(method=Method.CHANGED_FILES, counts=counts, corrections=found, digest=digest)
+
+    def _check_row_count(self, row_count: int) -> None:
+        """Check what would be stored against what the table says of itself, whatever the changes say."""
+        least, most = self.changes.rows_now
+        drops_some = self.shape.is_keyed and self.guards.on_null_key is OnNullKey.DROP
+        if not (0 if drops_some else least) <= row_count <= most:
+            raise CannotFollow(f"the table would have {row_count} rows, and says that it has {least} to {most}")
 
     @contextmanager
     def _reading(self) -> Iterator[list[_Side]]:

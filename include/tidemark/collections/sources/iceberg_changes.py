@@ -94,12 +94,17 @@ class FollowedTable:
         base = self._find_base(since.snapshot_id)
         if self.loaded.snapshot(base) is None:
             raise CannotFollow("the snapshot that was read last has expired")
-        changes = self._compare(self._plan(base), self._plan(self.snapshot_id))
+        planned = self._plan(self.snapshot_id)
+        changes = self._compare(self._plan(base), planned)
         whole_bytes = self.loaded.snapshot(self.snapshot_id).summary().get("total-files-size")
         cost_bytes = changes.cost_bytes(_KEYS_SHARE if keys_suffice else 1.0)
         if whole_bytes is not None and cost_bytes > MOST_SHARE * int(whole_bytes):
             raise CannotFollow("too much has changed: comparing all rows reads less")
-        return replace(changes, most_deleted=self._most_deleted(base) + self._most_deleted(self.snapshot_id))
+        most = sum(each.row_count for each in planned.values())
+        untouched = sum(each.row_count for each in planned.values() if each.deletes == _NO_DELETES)
+        deleted = self._most_deleted(self.snapshot_id)
+        least = 0 if self.condition is not None else int(max(untouched, most - deleted))
+        return replace(changes, most_deleted=self._most_deleted(base) + deleted, rows_now=(least, most))
 
     def _compare(self, then: dict[str, _PlannedFile], now: dict[str, _PlannedFile]) -> FileChanges:
         both = [name for name in then if name in now]
@@ -225,6 +230,7 @@ class FileChanges:
     less: tuple[_PlannedFile, ...] = ()  # in both, with other deletes: as in the old one, if some applied there
     more: tuple[_PlannedFile, ...] = ()  # the same as in the new one
     with_other_deletes: int = 0  # the number of the files in both
+    rows_now: tuple[int, int] = (0, 0)  # the new snapshot has at least, and at most, so many that meet the condition
     most_deleted: float = math.inf  # no more rows than that are deleted, in both snapshots together
 
     @property
