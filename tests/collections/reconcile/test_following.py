@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 import pytest
 
 from tests.support.lakes import GUARDS, Lake
@@ -16,9 +16,8 @@ from tidemark.collections.reconcile.strategy import Method
 from tidemark.collections.sources import iceberg_changes
 from tidemark.collections.sources.iceberg_changes import Mark
 from tidemark.errors import GuardRefused
-from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.files.data_files import arrow_schema, write_rows
+from tidemark.iceberg.shard.digest_file import read_digest
 from tidemark.interval import DAY_MS
 from tidemark.report import FALLBACK, FILES, CollectionReport
 
@@ -100,6 +99,10 @@ def test_what_was_compacted_between_is_not_read(make_lake: MakeLake) -> None:
     assert how(report) == FOLLOWED
     assert report.details[FILES] == {"added": 1, "removed": 0, "with_other_deletes": 0}
     check(lake, report, 1, 0)
+    lake.compact()
+    report = lake.run()
+    assert (how(report), report.details[FILES]) == (FOLLOWED, {"added": 0, "removed": 0, "with_other_deletes": 0})
+    check(lake, report, 0, 0)
 
 
 def test_a_run_over_many_collections_follows_unless_all_rows_are_asked_for(make_lake: MakeLake) -> None:
@@ -191,14 +194,17 @@ def expire(lake: Lake) -> None:
     lake.expire()
 
 
-def insert_stored_row(lake: Lake) -> None:
-    """Bring the contents out of step with the note, which nobody but a bug could do."""
+def set_mark(lake: Lake, mark: str) -> None:
+    """Say that the contents are those of another snapshot, which nothing but a bug could do."""
     shard, upper = lake.home.shard(lake.names["copy"]), lake.home.upper(lake.names["copy"])
     head = shard.load()
-    row = {"k": 8, "v": "wrong", "_time": upper, "_diff": 1}
-    added = write_rows(head.table, pa.Table.from_pylist([row], schema=arrow_schema(head.table)))
-    digest = {"digest": b"no digest", "digest_note": head.state.digest}
-    Writer.join(shard, 1).publish(Batch(added=added), lower=upper, new_upper=upper + 1, **digest)
+    Writer.join(shard, 1).advance(
+        lower=upper,
+        new_upper=upper + 1,
+        digest=read_digest(head),
+        digest_note=str(replace(lake.pinned().note, mark=mark)),
+        digest_schema_id=head.table.metadata.current_schema_id,
+    )
 
 
 REASONS: dict[str, Callable[[Lake], None]] = {
@@ -282,6 +288,14 @@ def test_guards_mean_what_they_mean_in_a_full_run(make_lake: MakeLake) -> None:
         lake.run()
 
 
+def test_a_source_of_which_no_row_meets_the_condition_is_refused(make_lake: MakeLake) -> None:
+    lake = make_lake(guards={"max_delete_ratio": 1.0}, source={"where": "v < 'm'"})
+    lake.sql("UPDATE LAKE SET v = 'z' WHERE true")
+    assert lake.reconciliation().plan().details[FALLBACK] == "no row would be left"
+    with pytest.raises(GuardRefused, match="the source has no rows, 3 are stored"):
+        lake.run()
+
+
 def test_rows_without_a_key_are_dropped_if_that_is_declared(make_lake: MakeLake) -> None:
     lake = make_lake(guards={**GUARDS, "on_null_key": "drop"})
     lake.insert((None, "nobody"), (4, "d"))
@@ -292,13 +306,27 @@ def test_rows_without_a_key_are_dropped_if_that_is_declared(make_lake: MakeLake)
     assert (how(report), report.inserted, report.retracted) == (FOLLOWED, 0, 0)
 
 
-def test_contents_that_are_not_the_old_rows_are_found_out(make_lake: MakeLake) -> None:
-    lake = make_lake()
-    insert_stored_row(lake)
-    lake.insert((8, "h"))
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [(["k"], "a row that went is stored with other values"), ([], "a row that went is not stored")],
+    ids=["keyed", "multiset"],
+)
+def test_contents_that_are_not_the_old_rows_are_found_out(make_lake: MakeLake, key: list[str], reason: str) -> None:
+    lake = make_lake(key=key)
+    before = lake.pinned().note.mark
+    lake.sql("UPDATE LAKE SET v = 'other' WHERE k = 1", "DELETE FROM LAKE WHERE k = 10")
+    assert how(lake.run()) == FOLLOWED
+    set_mark(lake, before)
+    lake.sql("UPDATE LAKE SET v = 'B' WHERE k = 1")
+    lake.insert((10, "x"))
     report = lake.run()
-    assert how(report)[0] != Method.CHANGED_FILES
+    assert report.details[FALLBACK] == reason
     assert lake.stored() == lake.wanted()
+    set_mark(lake, before)
+    lake.sql("DELETE FROM LAKE WHERE k = 1", "DELETE FROM LAKE WHERE k = 10")
+    lake.run()
+    set_mark(lake, before)
+    assert lake.reconciliation().plan().details[FALLBACK] == "a row that went is not stored"
 
 
 DECLARED: dict[str, dict[str, Any]] = {
