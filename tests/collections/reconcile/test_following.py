@@ -329,6 +329,18 @@ def test_contents_that_are_not_the_old_rows_are_found_out(make_lake: MakeLake, k
     assert lake.reconciliation().plan().details[FALLBACK] == "a row that went is not stored"
 
 
+def test_rows_that_would_be_inserted_twice_are_found_out_by_their_number(make_lake: MakeLake) -> None:
+    lake = make_lake(key=[])
+    before = lake.pinned().note.mark
+    lake.insert((20, "q"))
+    lake.run()
+    set_mark(lake, before)
+    lake.insert((21, "r"))
+    report = lake.run()
+    assert report.details[FALLBACK] == "the table would have 8 rows, and says that it has 7 to 7"
+    assert lake.stored() == lake.wanted()
+
+
 DECLARED: dict[str, dict[str, Any]] = {
     "options": {"source": {"options": {"split-size": "1000000"}}},
     "a subquery": {"source": {"where": "k < (SELECT 100)"}},
