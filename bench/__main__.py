@@ -42,6 +42,7 @@ def main() -> int:
     parser.add_argument("--only-items", type=int, metavar="ITEMS", help="the catalog alone, in this process")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the figures are written, as JSON")
     parser.add_argument("--skip-shards", action="store_true", help="leave out batches and state")
+    parser.add_argument("--skip-following", action="store_true", help="leave out sources that are followed")
     parser.add_argument("--skip-catalog", action="store_true", help="leave out the system's own catalog")
     parser.add_argument("--skip-ingest", action="store_true", help="leave out the write buffer")
     parser.add_argument("--skip-lifecycle", action="store_true", help="leave out what is persisted, and latest rows")
@@ -82,6 +83,9 @@ def parts_of(arguments: argparse.Namespace, sizes: list[int]) -> dict[str, Calla
         left_out = ["--alone", "--skip-shards"] if at else ["--skip-shards"] if arguments.skip_shards else []
         parts[f"{rows} rows"] = partial(in_own_process, arguments, rows, left_out)
     runs = ["--runs", str(arguments.runs)]
+    if not arguments.skip_following:
+        size = ["--rows", str(QUICK)] if arguments.quick else []
+        parts["the changes that are followed"] = partial(run_alone, [*runs, *size], MEMORY, "bench.following")
     if not arguments.skip_catalog:
         items = SMALL if arguments.quick else ITEMS
         parts["the catalog"] = partial(run_alone, ["--only-items", str(items), *runs], MIGRATION_MEMORY)

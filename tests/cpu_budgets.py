@@ -27,7 +27,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/collections/maintenance": 32,
     "tests/collections/objects": 47,
     "tests/collections/quality": 13,
-    "tests/collections/reconcile": 266,
+    "tests/collections/reconcile": 450,
     "tests/collections/schema": 11,
     "tests/collections/sources": 35,
     "tests/collections/staged": 109,

@@ -20,6 +20,8 @@ from tidemark.frontier import Frontier, frontier_json
 REPORT_VERSION = 1
 SUSPENDED = "suspended"  # in the details of a report: how long a collection that failed is left out
 SKIPPED_BECAUSE = "skipped_because"  # in the details of a report: why a collection was left out
+FALLBACK = "fallback"  # in the details of a report: why all rows were compared, and not only what has changed
+FILES = "files"  # in the details of a report: how many files of the source were read because they came or went
 INPUT_COLUMNS = "input_columns"  # in the details of a report: the columns that each input of a query had
 
 

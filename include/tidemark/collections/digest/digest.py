@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 HASH_VERSION = 1  # part of every stored digest: change the version whenever hashes or buckets change
 _MAGIC = b"TMDG"
 LOW_HALF = 0xFFFF_FFFF
-_NOTE = re.compile(r"buckets=(\d+) change-rate=([0-9.e+-]+) quiet=(yes|no)(?: source=([0-9a-f]+)(?: compared=(\d+))?)?")
+_NOTE = re.compile(
+    r"buckets=(\d+) change-rate=([0-9.e+-]+) quiet=(yes|no)(?: source=([0-9a-f]+)(?: compared=(\d+)(?: at=(\S+))?)?)?"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,12 +106,16 @@ class DigestNote:
     change_rate: float  # the share of rows that recent runs with corrections corrected; 0 without such a run
     is_quiet: bool  # whether the last run found nothing to correct
     source: str = ""  # the name of the state of the source that the rows were made equal to; empty: it has none
-    compared_ms: int = 0  # when that state was read, and compared with the rows
+    compared_ms: int = 0  # when all rows of the source were read last, and compared with the rows
+    mark: str = ""  # from where the next run can follow the changes of the source; empty: it cannot
 
     def __str__(self) -> str:
         quiet = "yes" if self.is_quiet else "no"
         text = f"buckets={self.bucket_count} change-rate={self.change_rate:.3g} quiet={quiet}"
-        return f"{text} source={self.source} compared={self.compared_ms}" if self.source else text
+        if not self.source:
+            return text
+        at = f" at={self.mark}" if self.mark else ""
+        return f"{text} source={self.source} compared={self.compared_ms}{at}"
 
     def expects_nothing(self, source: str) -> bool:
         """Say whether a run over a source whose state has that name will most likely find nothing to correct.
@@ -124,7 +130,8 @@ class DigestNote:
         match = _NOTE.fullmatch(text)
         if match is None:
             return None
-        return cls(int(match[1]), float(match[2]), match[3] == "yes", match[4] or "", int(match[5] or 0))
+        source, compared_ms, mark = match[4] or "", int(match[5] or 0), match[6] or ""
+        return cls(int(match[1]), float(match[2]), match[3] == "yes", source, compared_ms, mark)
 
 
 def digest_to_bytes(digest: Digest, layout: str) -> bytes:

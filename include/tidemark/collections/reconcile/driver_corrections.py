@@ -137,7 +137,9 @@ def compare_candidates(candidates: pa.Table, shape: RowShape) -> SmallCorrection
     Two independent 64-bit hashes identify a row (of a keyed row: hashes of the key and of the whole row), so the result
     is right for keyed rows and for multisets. Of equal stored copies the youngest are retracted.
     """
-    candidates = candidates.filter(pa.array(_unsettled(candidates)))
+    was_old = np.asarray(pc.is_valid(candidates.column("file")))
+    doubtful = unsettled(_longs(candidates, "position"), _longs(candidates, "hash"), was_old)
+    candidates = candidates.filter(pa.array(doubtful))
     is_old = np.asarray(pc.is_valid(candidates.column("file")))
     positions, hashes = _longs(candidates, "position"), _longs(candidates, "hash")
     times = np.asarray(candidates.column("time").fill_null(0).to_numpy(), dtype=np.int64)
@@ -161,18 +163,17 @@ def compare_candidates(candidates: pa.Table, shape: RowShape) -> SmallCorrection
     )
 
 
-def _unsettled(candidates: pa.Table) -> NDArray[np.bool_]:
+def unsettled(positions: NDArray[np.int64], hashes: NDArray[np.int64], is_old: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which rows lie in a bucket where both sides differ, of a digest with more buckets than rows.
 
     Most candidates are equal on both sides, and sorting them all would take longer than to hash them. The bits that
     choose the bucket are others than those that made the rows candidates.
     """
-    positions, hashes = _longs(candidates, "position"), _longs(candidates, "hash")
     buckets = (positions >> (FINEST.bit_length() - 1)) & ((1 << len(positions).bit_length()) - 1)
     net = np.zeros(1 << len(positions).bit_length(), dtype=np.int64)
-    np.add.at(net, buckets, np.where(np.asarray(pc.is_valid(candidates.column("file"))), -hashes, hashes))
-    unsettled: NDArray[np.bool_] = net[buckets] != 0
-    return unsettled
+    np.add.at(net, buckets, np.where(is_old, -hashes, hashes))
+    differs: NDArray[np.bool_] = net[buckets] != 0
+    return differs
 
 
 def _side(changes: pa.Table, shape: RowShape, prefix: str, *places: str) -> pa.Table:

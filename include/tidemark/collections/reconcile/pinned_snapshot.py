@@ -90,13 +90,14 @@ class Pinned:
         return max(_LEAST_ROW_BYTES, _UNPACKED * self.head.size_bytes // max(1, self.head.row_count))
 
     def digest_to_keep(
-        self, digest: Digest | None, *, changed: int, source: str, compared_ms: int, rows_stay: bool
+        self, digest: Digest | None, *, changed: int, source: str, compared_ms: int, mark: str, rows_stay: bool
     ) -> tuple[str, bytes | None]:
         """Return the note for the next run, and the digest to keep; None if the stored digest stays right.
 
         ``digest`` covers the rows after the run; None if unknown, and then no digest is kept. ``changed`` rows were
         corrected; ``rows_stay`` if the rows of the snapshot stay as they are. ``source`` is the name of the state of
-        the source that the rows equal after the run, read and compared at ``compared_ms``; empty without one.
+        the source that the rows equal after the run, all of them compared at ``compared_ms``; empty without one.
+        ``mark`` says from where the next run can follow the changes of the source.
         """
         if digest is None:
             return "", None
@@ -105,7 +106,7 @@ class Pinned:
         if not is_quiet:
             rate = blend_change_rate(rate, changed=changed, rows=digest.row_count)
         buckets = kept_bucket_count(rows=digest.row_count, change_rate=rate)
-        note = str(DigestNote(buckets, rate, is_quiet=is_quiet, source=source, compared_ms=compared_ms))
+        note = str(DigestNote(buckets, rate, is_quiet=is_quiet, source=source, compared_ms=compared_ms, mark=mark))
         folded = digest.fold(min(digest.bucket_count, buckets))
         kept = None if self.head.is_empty else self.digest
         if rows_stay and kept is not None and kept.bucket_count == folded.bucket_count:

@@ -1,17 +1,21 @@
-"""Makes one collection equal to its source, in seven steps: pin, open, scan, compare, judge, write, publish.
+"""Makes one collection equal to its source, step by step: pin, open, follow, scan, compare, judge, write, publish.
 
-A plan runs the first five steps. The steps work on one value, the ``Attempt``; if another process changes the
-collection or the source meanwhile, the steps start again with a fresh ``Attempt``.
+If the changes of the source can be followed, nothing is left for the steps scan and compare. A plan runs the steps up
+to judge. The steps work on one value, the ``Attempt``; if another process changes the collection or the source
+meanwhile, the steps start again with a fresh ``Attempt``.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no annotations
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType
@@ -21,14 +25,17 @@ from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.digest.row_layout import NEW, OLD
 from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides, check_foreign_commits
+from tidemark.collections.reconcile.changed_rows import Following
 from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded, Difference, Scan, kept_rows
 from tidemark.collections.reconcile.pinned_snapshot import Pinned, in_slice, pin_snapshot
-from tidemark.collections.reconcile.same_source import name_desired, vouches
+from tidemark.collections.reconcile.same_source import is_due, name_decisive, name_desired, vouches
 from tidemark.collections.reconcile.vanished_columns import check_columns_occur
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark
 from tidemark.collections.schema.renaming import refuse_if_pending
+from tidemark.collections.sources.errors import first_line
 from tidemark.collections.sources.formats.source import open_source
+from tidemark.collections.sources.iceberg_changes import CannotFollow, FileChanges, Mark
 from tidemark.collections.sources.opened_source import OpenedSource, Opening
 from tidemark.collections.sources.scratch_folder import scratch_folder
 from tidemark.collections.staged.batches import corrections_branch, own_corrections
@@ -55,12 +62,14 @@ from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import drop_staged
 from tidemark.iceberg.staging.correction_branches import stage_whole
 from tidemark.interval import Interval, Unit
-from tidemark.report import INPUT_COLUMNS, CollectionReport, ErrorReport, Outcome
+from tidemark.report import FALLBACK, FILES, INPUT_COLUMNS, CollectionReport, ErrorReport, Outcome
 from tidemark.retry import retrying
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
     Step = Callable[["Attempt"], None]
+
+log = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 5
 FAIL_POINTS = ("reconcile.pinned", "reconcile.compared", "reconcile.before-publish", "reconcile.published")
@@ -80,6 +89,7 @@ class Reconciliation:
     overrides: Overrides  # of guards, for this run alone
     clock: Clock
     deployment: Deployment | None = None  # None: nothing that is staged is its to publish
+    is_full: bool = False  # whether all rows are compared, also if the changes of the source can be followed
     stages: bool = False  # whether the deployment is read-only, so that corrections are staged and not published
     # Of a plan: the collections that the source reads, and that the plan changes first.
     planned_inputs: Mapping[str, Reconciliation] = field(default_factory=dict)
@@ -182,9 +192,11 @@ class Attempt:
     began_ms: int = field(init=False)  # pin: before the source was looked at
     pinned: Pinned = field(init=False)  # pin
     source: OpenedSource = field(init=False)  # open
+    files: FileChanges | None = None  # follow: of the source; None if all rows are compared
+    fallback: str = ""  # follow: why the changes could not be followed
     comparison: Comparison = field(init=False)  # scan
     scanned: Scan = field(init=False)  # scan
-    difference: Difference = field(init=False)  # compare, and judge
+    difference: Difference = field(init=False)  # follow or compare, and judge
     time: int = field(init=False)  # write: of the corrections, in ms since the Unix epoch
     batch: Batch | None = None  # write
     upper: Frontier = field(init=False)  # the one that was pinned; publish
@@ -202,6 +214,15 @@ class Attempt:
         """``state``, if a run as declared would accept it, and a change from now on gives it another name."""
         is_declared = self.run.overrides == Overrides()
         return self.state if is_declared and self.source.is_still_named(self.began_ms) else ""
+
+    @property
+    def mark(self) -> str:
+        """What the next run needs to follow the changes of the source; empty if it cannot."""
+        followed, declaration = self.source.followed, self.run.declaration
+        rule = declaration.guards.on_duplicate_key  # which row of a key is the first one depends on all of them
+        if followed is None or not self.state_to_keep or declaration.scope is not None or rule is not None:
+            return ""
+        return str(followed.mark(name_decisive(declaration, self.pinned.head)))
 
     @property
     def unnoticed(self) -> str:
@@ -271,6 +292,8 @@ class Attempt:
             "superseded": self.superseded,
             "unnoticed": self.unnoticed,
             "sample": self.sample,
+            FALLBACK: self.fallback,
+            FILES: self.files and self.files.to_json(),
             INPUT_COLUMNS: self.source.input_columns,
         }
         corrected = Outcome.STAGED if run.stages else Outcome.CORRECTED
@@ -313,6 +336,36 @@ def open_declared(attempt: Attempt) -> None:
     attempt.source = source.materialise(f"{attempt.scratch}/source") if attempt.copies_source else source
 
 
+def follow(attempt: Attempt) -> None:
+    """Find the corrections by the files of the source that came and went, or note why all rows are to be compared."""
+    run, pinned, source, note = attempt.run, attempt.pinned, attempt.source, attempt.pinned.note
+    followed, since = source.followed, Mark.parse(note.mark)
+    is_asked_for = run.is_full or is_due(note.compared_ms, run.declaration.verify_after_ms, now_ms=attempt.began_ms)
+    if since is None or is_asked_for or followed is None or not attempt.trusts_digest:
+        return
+    try:
+        if since.decided_by != name_decisive(run.declaration, pinned.head):
+            raise CannotFollow("the declaration, or a column of the collection, is another one")
+        if pinned.digest is None:
+            raise CannotFollow("no digest of the stored rows is kept")
+        changes = followed.find_changes(since, keys_suffice=pinned.shape.is_keyed)
+        following = Following(
+            spark=run.spark,
+            changes=changes,
+            pinned=pinned,
+            guards=run.overrides.apply(run.declaration.guards),
+            where=source.where,
+            leaves_out_others=run.declaration.declares_columns,
+        )
+        attempt.difference, attempt.files = following.compare(), changes
+    except CannotFollow as reason:
+        attempt.fallback = str(reason)
+    except (PySparkException, Py4JJavaError) as error:  # whatever it is: if it is of the source, the next step meets it
+        attempt.fallback = f"the files that changed cannot be read: {first_line(error)}"
+    if attempt.fallback:
+        log.info("all rows of %s are compared: %s", run.shard.name, attempt.fallback)
+
+
 def wanted_rows(attempt: Attempt) -> tuple[DataFrame, Column | None]:
     """Return the rows of the open source that the run is about, numbered, and the condition that limits them."""
     run, shape, source = attempt.run, attempt.pinned.shape, attempt.source
@@ -339,11 +392,14 @@ def scan(attempt: Attempt) -> None:
             guards=run.overrides.apply(run.declaration.guards),
             scratch=attempt.scratch,
         )
-        attempt.scanned = attempt.comparison.scan()
+        if attempt.files is None:
+            attempt.scanned = attempt.comparison.scan()
 
 
 def compare(attempt: Attempt) -> None:
     """Find the corrections: rows to insert, rows to retract."""
+    if attempt.files is not None:
+        return
     with attempt.source.reading():
         attempt.difference = attempt.comparison.compare(attempt.scanned)
 
@@ -395,7 +451,8 @@ def publish(attempt: Attempt) -> None:
         attempt.difference.digest,
         changed=attempt.difference.counts.inserted + attempt.difference.counts.retracted,
         source=attempt.state_to_keep,
-        compared_ms=attempt.began_ms,
+        compared_ms=attempt.began_ms if attempt.files is None else pinned.note.compared_ms,
+        mark=attempt.mark,
         rows_stay=attempt.has_nothing_to_publish,
     )
     covered, touched = attempt.staged_corrections(pinned.head)
@@ -446,5 +503,5 @@ def sample_corrections(attempt: Attempt) -> None:
         attempt.sample = attempt.difference.corrections.samples(SAMPLE_ROWS)
 
 
-STEPS = (pin, open_declared, scan, compare, judge, write, publish)
+STEPS = (pin, open_declared, follow, scan, compare, judge, write, publish)
 PLAN_STEPS = (*STEPS[: STEPS.index(write)], sample_corrections)

@@ -96,6 +96,7 @@ def reconcile_all(
             overrides=overrides,
             clock=clock,
             deployment=deployment,
+            is_full=full,
             stages=writer is not None and mode is Mode.READ_ONLY,
             planned_inputs={name: planned[name] for name in changing},
         )

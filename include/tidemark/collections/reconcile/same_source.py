@@ -45,15 +45,22 @@ _READING = 1  # raise it whenever this program reads other rows out of the same 
 
 def name_desired(state: Sequence[Pin], declaration: Declaration, head: ShardHead, slice_: Interval | None) -> str:
     """Return the name of the rows that a collection should hold: of its source's state, and all that decides else."""
-    decisive = (
-        HASH_VERSION,
-        _READING,
+    return name_state(state, *_list_decisive(declaration, head), str(slice_))
+
+
+def name_decisive(declaration: Declaration, head: ShardHead) -> str:
+    """Return the name of all that decides, beside the state of the source, which rows a collection should hold."""
+    return name_state((), *_list_decisive(declaration, head))
+
+
+def _list_decisive(declaration: Declaration, head: ShardHead) -> list[str]:
+    return [
+        str(HASH_VERSION),
+        str(_READING),
         version("pyspark"),
         declaration.model_dump_json(warnings=False, exclude=WHEN_TO_LOOK),
         head.table.schema().model_dump_json(),  # with the ids: a column that went and came again has no values
-        slice_,
-    )
-    return name_state(state, *map(str, decisive))
+    ]
 
 
 def reconcile_unchanged(

@@ -35,7 +35,7 @@ def candidates(desired: DataFrame, stored: DataFrame, shape: RowShape) -> DataFr
     Columns: numbers from ``"0"``, ``hash``, ``position``, and ``file``, ``pos``, ``time`` (NULL for rows of the
     source).
     """
-    short = _with_short_places(stored)
+    short = with_short_places(stored)
     nowhere = [F.lit(None).cast("bigint").alias(name) for name in ("file", "pos", "time")]
     sides = [
         frame.select(
@@ -50,7 +50,7 @@ def keyed_changes(desired: DataFrame, stored: DataFrame, shape: RowShape) -> Dat
     """Compare by key; right only if no key is NULL or occurs twice on one side."""
     keys = list(zip(shape.key_columns(NEW), shape.key_columns(OLD), strict=True))
     matches = [new == old for new, old in keys]  # plain equality: `<=>` keeps Spark from planning a hash join well
-    joined = desired.join(_with_short_places(stored), on=matches, how="full_outer")
+    joined = desired.join(with_short_places(stored), on=matches, how="full_outer")
     has_new, has_old = F.isnotnull(keys[0][0]), F.isnotnull("file")
     changed = joined.where(~has_new | ~has_old | shape.unequal())
     return changed.select(*shape.columns(NEW), *shape.columns(OLD), "file", "pos", has_new.alias("inserts"))
@@ -63,7 +63,7 @@ def multiset_changes(desired: DataFrame, stored: DataFrame, shape: RowShape) -> 
     partner is inserted or retracted. The oldest stored copies get the lowest numbers, so they stay.
     """
     new = _numbered_copies(desired, shape, NEW, [])
-    old = _numbered_copies(_with_short_places(stored), shape, OLD, [F.col("time"), F.col("file"), F.col("pos")])
+    old = _numbered_copies(with_short_places(stored), shape, OLD, [F.col("time"), F.col("file"), F.col("pos")])
     names = ("hash", "position", "copy")
     matches = [F.col(f"{NEW}{name}") == F.col(f"{OLD}{name}") for name in names]
     joined = new.join(old, on=matches, how="full_outer")
@@ -120,7 +120,7 @@ def with_hashes(changes: DataFrame, shape: RowShape) -> DataFrame:
     )
 
 
-def _with_short_places(stored: DataFrame) -> DataFrame:
+def with_short_places(stored: DataFrame) -> DataFrame:
     """Replace the path of a file by its hash: most paths are longer than a row, and costly to shuffle."""
     return stored.withColumn("file", F.xxhash64("file"))
 

@@ -33,6 +33,7 @@ class Method(StrEnum):
     LOAD = "load"  # nothing is stored: every row is new
     BUCKETS = "differing-buckets"  # only rows of differing buckets were compared
     KEYED_JOIN = "keyed-join"  # all rows, joined by key
+    CHANGED_FILES = "changed-files"  # only files of the source that came or went were read, and what they touch
     ROW_HASH_UNION = "row-hash-union"  # the hashes of all rows, and then the rows whose hashes differ
 
 

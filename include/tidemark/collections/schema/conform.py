@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.collections.schema.convert import from_spark, to_spark
@@ -11,11 +13,14 @@ from tidemark.errors import SchemaMismatch
 from tidemark.spark.quoting import quoted
 
 
-def conform(desired: DataFrame, stored: Columns, *, where: str, leave_out_others: bool = False) -> DataFrame:
+def conform(
+    desired: DataFrame, stored: Columns, *, where: str, leave_out_others: bool = False, also: Sequence[Column] = ()
+) -> DataFrame:
     """Return ``desired``, the rows of the source, with exactly the ``stored`` columns, in their order.
 
     Only casts that lose nothing are made (int to bigint, float to double, more digits of a decimal). Further columns of
     the source are refused, or left out with ``leave_out_others``, when the declaration says which columns are kept.
+    The columns ``also`` are added unchanged.
 
     Raises ``SchemaMismatch`` if a column does not fit, with the column and both types; ``where`` names the source.
     """
@@ -47,4 +52,4 @@ def conform(desired: DataFrame, stored: Columns, *, where: str, leave_out_others
             )
         source = F.col(quoted(column.name))
         selected.append(source if given == column.type else source.cast(to_spark(column.type)).alias(column.name))
-    return desired.select(*selected)
+    return desired.select(*selected, *also)

@@ -126,6 +126,12 @@ def _query_error(conditions: list[str], error: Exception, text: str, where: str)
     return None
 
 
+def first_line(error: Exception) -> str:
+    """Return what an error of Spark or of Java says first, without secrets."""
+    causes = [message for _, message, _ in _causes(error) if message]
+    return _one_line((causes or [str(error)])[-1].split("\n", 1)[0])
+
+
 def _one_line(text: str, limit: int = 300) -> str:
     line = redact(" ".join(text.split()))
     return line if len(line) <= limit else line[:limit] + "…"

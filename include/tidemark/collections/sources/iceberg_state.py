@@ -140,13 +140,16 @@ def ask_main(spark: SparkSession, *, table: str | None, folder: str | None) -> i
     return None if main is None else int(main["snapshot_id"])
 
 
-def ask_state(spark: SparkSession, snapshot_id: int | None, *, table: str | None, folder: str | None) -> str:
-    """Return the name of the rows of a snapshot of a table; without one, of the table without rows."""
+def load_table(spark: SparkSession, *, table: str | None, folder: str | None) -> Any:
+    """Return Iceberg's own object for a table, in the JVM."""
     jvm: Any = spark._jvm  # noqa: SLF001 - Iceberg's tables have no Python form in Spark
     if table is None:
-        loaded = getattr(jvm, _HADOOP_TABLES)(spark._jsc.hadoopConfiguration()).load(folder)  # noqa: SLF001
-    else:
-        loaded = getattr(jvm, _SPARK_UTIL).loadIcebergTable(spark._jsparkSession, table)  # noqa: SLF001
+        return getattr(jvm, _HADOOP_TABLES)(spark._jsc.hadoopConfiguration()).load(folder)  # noqa: SLF001
+    return getattr(jvm, _SPARK_UTIL).loadIcebergTable(spark._jsparkSession, table)  # noqa: SLF001
+
+
+def state_of(loaded: Any, snapshot_id: int | None) -> str:
+    """Return the name of the rows of a snapshot of a table; without one, of the table without rows."""
     uuid = str(loaded.uuid())
     if snapshot_id is None:
         return f"{uuid}@/{loaded.schema().schemaId()}"

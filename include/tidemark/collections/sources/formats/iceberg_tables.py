@@ -11,11 +11,12 @@ from tidemark.collections.sources.formats.source import InputSource, SourceWithO
 from tidemark.collections.sources.iceberg_state import (
     SourceSnapshot,
     ask_main,
-    ask_state,
     changes_rows,
+    load_table,
     name_rows,
     read_size,
     read_state,
+    state_of,
 )
 from tidemark.collections.sources.pins import SnapshotPin
 from tidemark.iceberg.shard.state import ShardKind
@@ -50,7 +51,8 @@ class IcebergSource(SourceWithOptions):
         if looking.spark is not None:
             with translating(where):
                 main = ask_main(looking.spark, table=self.table, folder=self.path)
-                return (SnapshotPin(ask_state(looking.spark, main, table=self.table, folder=self.path)),)
+                loaded = load_table(looking.spark, table=self.table, folder=self.path)
+                return (SnapshotPin(state_of(loaded, main)),)
         name = read_state(looking.settings, table=self.table, folder=self.path)
         return None if name is None else (SnapshotPin(name),)
 
@@ -59,6 +61,7 @@ class IcebergSource(SourceWithOptions):
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Pin the present snapshot of the table's main branch, and return the rows."""
+        from tidemark.collections.sources.iceberg_changes import FollowedTable
         from tidemark.collections.sources.opened_source import OpenedSource
 
         spark = opening.spark
@@ -68,8 +71,12 @@ class IcebergSource(SourceWithOptions):
             desired = reader.load(self.place).limit(0)
         else:
             desired = reader.option("versionAsOf", str(main)).load(self.place)
-        pins = (SnapshotPin(ask_state(spark, main, table=self.table, folder=self.path)),)
-        return OpenedSource(where=where, desired=desired, pins=pins, state=pins, pinnable=True)
+        loaded = load_table(spark, table=self.table, folder=self.path)
+        pins = (SnapshotPin(state_of(loaded, main)),)
+        followed = None
+        if main is not None and loaded.snapshot(main) is not None and not self.options:  # which single files might obey
+            followed = FollowedTable(spark, loaded, main, tuple(desired.columns))
+        return OpenedSource(where=where, desired=desired, pins=pins, state=pins, pinnable=True, followed=followed)
 
 
 class CollectionSource(InputSource):

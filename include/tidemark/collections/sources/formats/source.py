@@ -120,13 +120,17 @@ class InputSource(Source):
             opened = self.open_whole(opening, where)
             if self.where is None:
                 return opened
-            desired = opened.desired.where(opening.fill(self.where))
-        reads_more = count_relations(desired) > count_relations(opened.desired)  # in a subquery: nobody pins these
+            condition = opening.fill(self.where)
+            desired = opened.desired.where(condition)
+        # A subquery may read other tables, which nobody pins.
+        reads_more = count_relations(desired) > count_relations(opened.desired)
+        is_named = not reads_more and rests_on_rows(opening.spark, desired, self.where)
         return replace(
             opened,
             desired=desired,
             pinnable=opened.pinnable and not reads_more and is_repeatable(opening.spark, desired),
-            state=opened.state if not reads_more and rests_on_rows(opening.spark, desired, self.where) else None,
+            state=opened.state if is_named else None,
+            followed=opened.followed and replace(opened.followed, condition=condition) if is_named else None,
         )
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:

@@ -1,0 +1,149 @@
+"""Whatever happens to an Iceberg source: what a run finds in the changed files is what a full run finds in all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.exploration import explore
+from tests.support.lakes import Lake
+from tidemark.collections.reconcile.strategy import Method
+from tidemark.collections.sources import iceberg_changes
+from tidemark.errors import GuardRefused
+from tidemark.report import FALLBACK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tidemark.report import CollectionReport
+    from tidemark.settings import Settings
+
+pytestmark = pytest.mark.spark
+
+KEYS = st.integers(0, 11)
+MODES = (
+    ("copy-on-write", 2, ""),
+    ("merge-on-read", 2, ""),
+    ("merge-on-read", 3, ""),
+    ("merge-on-read", 2, "PARTITIONED BY (bucket(2, k))"),
+)
+CONDITIONS = ("true", "k % 3 <> 1", "v <> 'b'")
+
+
+def insert(lake: Lake, data: st.DataObject) -> None:
+    present = {row[0] for row in lake.wanted()} if lake.declared["key"] else set()
+    keys = data.draw(st.lists(KEYS, min_size=1, max_size=4, unique=bool(lake.declared["key"])), label="keys")
+    if rows := [(key, data.draw(st.sampled_from("abc"))) for key in keys if key not in present]:
+        lake.insert(*rows)
+
+
+def insert_copies(lake: Lake, data: st.DataObject) -> None:
+    """Duplicate keys, if there is a key."""
+    lake.sql(f"INSERT INTO LAKE SELECT k, v FROM LAKE WHERE k = {data.draw(KEYS)}")
+
+
+def update(lake: Lake, data: st.DataObject) -> None:
+    lake.sql(f"UPDATE LAKE SET v = '{data.draw(st.sampled_from('abc'))}' WHERE k >= {data.draw(KEYS)}")
+
+
+def swap(lake: Lake, data: st.DataObject) -> None:
+    """Move rows to other keys."""
+    lake.sql(f"UPDATE LAKE SET k = 11 - k WHERE k IN ({data.draw(KEYS)}, 11 - {data.draw(KEYS)})")
+
+
+def rewrite_rows(lake: Lake, data: st.DataObject) -> None:
+    lake.sql(f"UPDATE LAKE SET v = v WHERE k < {data.draw(KEYS)}")
+
+
+def delete(lake: Lake, data: st.DataObject) -> None:
+    lake.sql(f"DELETE FROM LAKE WHERE k % 4 = {data.draw(st.integers(0, 3))}")
+
+
+def delete_equal(lake: Lake, data: st.DataObject) -> None:
+    if not lake.is_partitioned:
+        lake.delete_equal(data.draw(KEYS), data.draw(KEYS))
+
+
+def overwrite(lake: Lake, data: st.DataObject) -> None:
+    lake.sql(f"INSERT OVERWRITE LAKE VALUES ({data.draw(KEYS)}, 'a')")
+
+
+def rewrite_deletes(lake: Lake, data: st.DataObject) -> None:
+    lake.call("rewrite_position_delete_files", "options => map('rewrite-all', 'true')")
+
+
+def rewrite_manifests(lake: Lake, data: st.DataObject) -> None:
+    lake.call("rewrite_manifests")
+
+
+def compact(lake: Lake, data: st.DataObject) -> None:
+    lake.compact()
+
+
+def expire(lake: Lake, data: st.DataObject) -> None:
+    lake.expire()
+
+
+def change_columns(lake: Lake, data: st.DataObject) -> None:
+    lake.sql(f"ALTER TABLE LAKE ALTER COLUMN v COMMENT '{len(lake.snapshots())}'")
+
+
+def go_anywhere(lake: Lake, data: st.DataObject) -> None:
+    """Roll back, or to a snapshot that is no ancestor."""
+    lake.set_snapshot(data.draw(st.sampled_from(lake.snapshots())))
+
+
+HAPPENINGS: tuple[Callable[[Lake, st.DataObject], None], ...] = (
+    insert, insert, insert_copies, update, update, swap, rewrite_rows, delete, delete_equal, overwrite,
+    rewrite_deletes, rewrite_manifests, compact, expire, change_columns, go_anywhere, go_anywhere,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("key", [["k"], []], ids=["keyed", "multiset"])
+@explore(6)
+@given(data=st.data())
+def test_the_changed_files_tell_what_all_rows_tell(
+    home: Settings, home_spark: SparkSession, tmp_path: Path, key: list[str], data: st.DataObject
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(iceberg_changes, "MOST_SHARE", 100.0)  # of tables that small, most of the bytes change
+        mode, version, partitioned = data.draw(st.sampled_from(MODES), label="table")
+        source = {"where": data.draw(st.sampled_from(CONDITIONS), label="where")}
+        lake = Lake(
+            home, home_spark, tmp_path, mode=mode, version=version, partitioned=partitioned, key=key, source=source
+        )
+        lake.insert(*((number, "a") for number in range(0, 12, 2)))
+        lake.insert(*((number, "b") for number in range(1, 6, 2)))
+        compare(lake, "the beginning")
+        for _ in range(4):
+            happened = data.draw(st.lists(st.sampled_from(HAPPENINGS), min_size=1, max_size=2), label="happened")
+            for happening in happened:
+                happening(lake, data)
+            compare(lake, [each.__name__ for each in happened])
+
+
+def compare(lake: Lake, context: object) -> None:
+    """Run both, and look at what they did and left; both may have refused duplicate keys."""
+    reports = [report for which in lake.names if (report := run(lake, which)) is not None]
+    lake.check(context)
+    if not reports:
+        return
+    copy, twin = reports
+    found = [(each.inserted, each.retracted, each.rows_source) for each in reports]
+    assert found[0] == found[1], context
+    assert lake.stored() == lake.wanted(), context
+    assert copy.strategy in {Method.LOAD, Method.CHANGED_FILES} or copy.details[FALLBACK], context
+    assert twin.strategy != Method.CHANGED_FILES
+
+
+def run(lake: Lake, which: str) -> CollectionReport | None:
+    try:
+        return lake.run(which)
+    except GuardRefused:
+        return None
