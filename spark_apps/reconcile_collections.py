@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tidemark.clock import SystemClock
 from tidemark.collections.quality.guards import Overrides
-from tidemark.collections.reconcile.triggered import find_concerned, parse_events, tell_events
+from tidemark.collections.reconcile.choosing.triggered import find_concerned, parse_events, tell_events
 from tidemark.entry_points import UsageParser, exit_code_of, join_deployment, parse_interval, write_report
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def reconcile(arguments: argparse.Namespace, settings: Settings) -> Report:
     overrides = Overrides(max_delete_ratio=arguments.max_delete_ratio, allow_empty=arguments.allow_empty)
     # Before the seconds that it takes to import pyiceberg and pyspark.
     deployment = join_deployment(settings, writes=not arguments.dry_run)
-    from tidemark.collections.reconcile.choice import choose_declarations  # noqa: PLC0415
+    from tidemark.collections.reconcile.choosing.choice import choose_declarations  # noqa: PLC0415
     from tidemark.collections.reconcile.run import fence_earlier_tries, reconcile_all  # noqa: PLC0415
     from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
     from tidemark.iceberg.shards import Shards  # noqa: PLC0415

@@ -35,6 +35,7 @@ FOUNDATION = [
     "tidemark.fail_points",
     "tidemark.interval",
     "tidemark.spark.toolchain",
+    "tidemark.spark.class_archive",
     "tidemark.spark.conf",
     "tidemark.spark.quoting",
     "tidemark.spark.jars",

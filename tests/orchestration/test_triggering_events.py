@@ -12,7 +12,7 @@ from airflow.sdk.execution_time.comms import AssetEventDagRunReferenceResult
 from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
 
 from tests.collections.reconcile.test_triggered import SHOP
-from tidemark.collections.reconcile.triggered import watch_asset
+from tidemark.collections.reconcile.choosing.triggered import watch_asset
 from tidemark.orchestration.tasks.reconcile import choose_by_events, reconcile_arguments
 from tidemark.orchestration.triggering_events import is_started_by_events, list_events, read_events
 

@@ -162,8 +162,8 @@ def _run(
     deployment = load_deployment(writes=not dry_run)
     settings = deployment.settings
     wanted = parse_interval(*interval) if interval else None
-    from tidemark.collections.reconcile.choice import choose_declarations  # noqa: PLC0415
-    from tidemark.collections.reconcile.same_source import reconcile_unchanged  # noqa: PLC0415
+    from tidemark.collections.reconcile.choosing.choice import choose_declarations  # noqa: PLC0415
+    from tidemark.collections.reconcile.choosing.same_source import reconcile_unchanged  # noqa: PLC0415
     from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
 
     declarations = choose_declarations(deployment.registry.read().declarations, names)
@@ -182,8 +182,8 @@ def _run(
     )
     if not left:
         return unchanged
+    from tidemark.collections.reconcile.choosing.size import is_small  # noqa: PLC0415
     from tidemark.collections.reconcile.run import reconcile_all  # noqa: PLC0415 - imports Spark
-    from tidemark.collections.reconcile.size import is_small  # noqa: PLC0415
     from tidemark.spark.session import spark_session  # noqa: PLC0415
 
     short = is_small(connect_shards(settings), settings, [declarations[name] for name in left], interval=wanted)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from airflow.sdk import Asset, task
 
-from tidemark.collections.reconcile.triggered import SourceEvent
+from tidemark.collections.reconcile.choosing.triggered import SourceEvent
 from tidemark.orchestration.retry_policy import LIGHT_RETRIES, LIGHT_RETRY_DELAY
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.support.homes import Home
+from tidemark.collections.reconcile.choosing.same_source import SAME_SOURCE, reconcile_unchanged
 from tidemark.collections.reconcile.run import reconcile_all
-from tidemark.collections.reconcile.same_source import SAME_SOURCE, reconcile_unchanged
 from tidemark.collections.sources import database_version
 from tidemark.collections.sources.database_version import ask, can_ask
 from tidemark.collections.sources.file_listing import FileListing, FileState

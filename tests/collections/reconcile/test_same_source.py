@@ -13,8 +13,8 @@ from tests.support.homes import Home
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
 from tidemark.collections.digest.digest import DigestNote
-from tidemark.collections.reconcile import same_source
-from tidemark.collections.reconcile.same_source import SAME_SOURCE, is_due, name_desired, reconcile_unchanged
+from tidemark.collections.reconcile.choosing import same_source
+from tidemark.collections.reconcile.choosing.same_source import SAME_SOURCE, is_due, name_desired, reconcile_unchanged
 from tidemark.collections.sources.formats.source import find_state
 from tidemark.collections.sources.pins import Looking
 from tidemark.collections.staged.batches import corrections_branch

@@ -14,8 +14,8 @@ import pytest
 
 from tests.support.exploration import draw_seed, is_soak
 from tests.support.homes import Home
+from tidemark.collections.reconcile.choosing.same_source import SAME_SOURCE, reconcile_unchanged
 from tidemark.collections.reconcile.run import reconcile_all
-from tidemark.collections.reconcile.same_source import SAME_SOURCE, reconcile_unchanged
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import arrow_schema
 from tidemark.iceberg.maintenance.compaction import compact

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from tests.support.homes import Home
-from tidemark.collections.reconcile import size
-from tidemark.collections.reconcile.size import is_small
+from tidemark.collections.reconcile.choosing import size
+from tidemark.collections.reconcile.choosing.size import is_small
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.ddl import parse_columns
 

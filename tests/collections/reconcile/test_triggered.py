@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.declared import csv_declaration
 from tidemark.collections.declarations.collection import Declaration
-from tidemark.collections.reconcile.triggered import (
+from tidemark.collections.reconcile.choosing.triggered import (
     LONGEST_TOLD,
     SourceEvent,
     find_concerned,

@@ -26,9 +26,9 @@ from tidemark.collections.deployment import Deployment
 from tidemark.collections.digest.row_layout import NEW, OLD
 from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides, check_foreign_commits
 from tidemark.collections.reconcile.changed_rows import Following
+from tidemark.collections.reconcile.choosing.same_source import is_due, name_decisive, name_desired, vouches
 from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded, Difference, Scan, kept_rows
 from tidemark.collections.reconcile.pinned_snapshot import Pinned, in_slice, pin_snapshot
-from tidemark.collections.reconcile.same_source import is_due, name_decisive, name_desired, vouches
 from tidemark.collections.reconcile.vanished_columns import check_columns_occur
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark

@@ -20,9 +20,9 @@ from tidemark.collections.isolation import find_resting, isolate
 from tidemark.collections.mode import join_to_write, read_mode
 from tidemark.collections.objects.applied import open_applied
 from tidemark.collections.quality.guards import Overrides
-from tidemark.collections.reconcile.choice import choose_declarations, skip_stale
+from tidemark.collections.reconcile.choosing.choice import choose_declarations, skip_stale
+from tidemark.collections.reconcile.choosing.same_source import reconcile_same
 from tidemark.collections.reconcile.reconciliation import Reconciliation
-from tidemark.collections.reconcile.same_source import reconcile_same
 from tidemark.errors import Fenced, NotPossible
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.leases.holding import holding

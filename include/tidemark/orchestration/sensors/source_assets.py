@@ -28,7 +28,7 @@ from tidemark.catalog.opening.catalog import Catalog
 from tidemark.catalog.opening.opening import Direction
 from tidemark.clock import SystemClock
 from tidemark.collections.declarations.collection import Declaration, Kind
-from tidemark.collections.reconcile.triggered import watch_asset
+from tidemark.collections.reconcile.choosing.triggered import watch_asset
 from tidemark.errors import TidemarkError
 from tidemark.orchestration.connections import load_settings
 from tidemark.settings import Settings

@@ -14,7 +14,7 @@ from airflow.sdk import task
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.clock import SystemClock
 from tidemark.collections.declarations.collection import Declaration
-from tidemark.collections.reconcile.triggered import (
+from tidemark.collections.reconcile.choosing.triggered import (
     SourceEvent,
     event_assets,
     find_concerned,
@@ -59,9 +59,9 @@ def prepare_reconcile(
     interval = interval_of(data_interval_start, data_interval_end)
     with ending_task():
         settings = load_checked_settings(writes=not dry_run)
-        from tidemark.collections.reconcile.choice import choose_declarations  # noqa: PLC0415 -- not needed to parse
-        from tidemark.collections.reconcile.same_source import reconcile_unchanged  # noqa: PLC0415
-        from tidemark.collections.reconcile.size import is_small  # noqa: PLC0415
+        from tidemark.collections.reconcile.choosing.choice import choose_declarations  # noqa: PLC0415 -- not needed to parse
+        from tidemark.collections.reconcile.choosing.same_source import reconcile_unchanged  # noqa: PLC0415
+        from tidemark.collections.reconcile.choosing.size import is_small  # noqa: PLC0415
         from tidemark.collections.sources.connections import check_connections  # noqa: PLC0415
         from tidemark.iceberg.shards import Shards  # noqa: PLC0415
 
