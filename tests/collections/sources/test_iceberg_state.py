@@ -23,7 +23,8 @@ if TYPE_CHECKING:
         ("overwrite", {"changed-partition-count": "0", "removed-delete-files": "1"}, True),
         ("replace", {"added-data-files": "1"}, False),
         ("append", {"tidemark.kind": "advance"}, False),
-        ("append", {"tidemark.kind": "append"}, True),
+        ("append", {"tidemark.kind": "append"}, False),
+        ("append", {"tidemark.kind": "append", "added-data-files": "1"}, True),
     ],
 )
 def test_what_changes_rows(operation: str, summary: dict[str, str], *, changes: bool) -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _REPLACE = "replace"  # Iceberg's name of the operation
 _CHANGED_FILES = ("added-data-files", "deleted-data-files", "added-delete-files", "removed-delete-files")
-_WITHOUT_ROWS = frozenset({"fence", "advance", "seal"})  # Tidemark's own commits
 _LOCATION = (
     "SELECT metadata_location FROM iceberg_tables "
     "WHERE catalog_name = {0} AND table_namespace = {0} AND table_name = {0}"
@@ -38,10 +37,9 @@ class SourceSnapshot(NamedTuple):
 
 def changes_rows(operation: str, summary: Mapping[str, str]) -> bool:
     """Say whether a snapshot may hold other rows than its parent: it does not only replace files, or change none."""
-    if operation == _REPLACE or summary.get("tidemark.kind") in _WITHOUT_ROWS:
-        return False
-    changes_none = summary.get("changed-partition-count") == "0" and not any(map(summary.get, _CHANGED_FILES))
-    return not changes_none
+    counts = summary.get("changed-partition-count") == "0" or "tidemark.kind" in summary  # Tidemark leaves out zeros
+    changes_none = counts and not any(map(summary.get, _CHANGED_FILES))
+    return operation != _REPLACE and not changes_none
 
 
 def name_rows(uuid: str, snapshot_id: int, find: Callable[[int], SourceSnapshot | None]) -> str:
