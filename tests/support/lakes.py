@@ -40,6 +40,7 @@ class Lake:
         version: int = 2,
         partitioned: str = "",
         is_named: bool = False,
+        schema: str = SCHEMA,
         **declared: Any,
     ) -> None:
         self.spark, self.folder = spark, folder / uuid4().hex
@@ -55,8 +56,9 @@ class Lake:
         self.place = self.folder / "a" / "lake"
         self.is_partitioned = partitioned != ""
         self.where = {"table": f"{self.catalog}.a.lake"} if is_named else {"path": str(self.place)}
+        self.schema = schema
         self.create(mode=mode, version=version, partitioned=partitioned)
-        self.home = Home(settings, folder, SCHEMA)
+        self.home = Home(settings, folder, schema.replace(" NOT NULL", ""))
         self.names = {which: f"{which}_{self.folder.name}" for which in ("copy", "twin")}
         self.declared: dict[str, Any] = {"key": ["k"], "guards": GUARDS, **declared}
         self.home.apply(*(self.declaration(which) for which in self.names))
@@ -64,7 +66,7 @@ class Lake:
     def create(self, *, mode: str, version: int, partitioned: str = "") -> None:
         modes = ", ".join(f"'write.{what}.mode'='{mode}'" for what in ("delete", "update", "merge"))
         properties = f"'format-version'='{version}', {modes}"
-        self.sql(f"CREATE TABLE LAKE ({SCHEMA}) USING iceberg {partitioned} TBLPROPERTIES ({properties})")
+        self.sql(f"CREATE TABLE LAKE ({self.schema}) USING iceberg {partitioned} TBLPROPERTIES ({properties})")
 
     def declaration(self, which: str, **more: Any) -> Declaration:
         declared = {**self.declared, **more}

@@ -7,10 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.support.lakes import GUARDS, Lake
 from tidemark.collections.digest.digest import DigestNote
+from tidemark.collections.reconcile import changed_rows
 from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.reconcile.strategy import Method
 from tidemark.collections.sources import iceberg_changes
@@ -43,8 +46,10 @@ def make_lake(
     """Return what makes a lake of two files, and a collection that equals it."""
     monkeypatch.setattr(iceberg_changes, "MOST_SHARE", 100.0)  # of a table of two files, one is too much
 
-    def make(**more: Any) -> Lake:
+    def make(*, rows: bool = True, **more: Any) -> Lake:
         lake = Lake(home, home_spark, tmp_path, **more)
+        if not rows:
+            return lake
         lake.insert(*ROWS)
         lake.insert((10, "x"), (11, "y"))
         assert lake.run().strategy == Method.LOAD
@@ -355,6 +360,79 @@ def test_what_depends_on_more_than_single_rows_has_no_mark(make_lake: MakeLake) 
         where = declared.get("source", {}).get("where", "").replace("LAKE", f"{lake.catalog}.a.lake")
         lake.run(**{**declared, **({"source": {"where": where}} if where else {})})
         assert not lake.pinned().note.mark, name
+
+
+@pytest.mark.parametrize("declared", [{}, {"key": []}, {"source": {"where": "v <> 'no'"}}], ids=str)
+def test_another_file_under_the_name_of_one_that_went_is_found_out(
+    make_lake: MakeLake, declared: dict[str, Any]
+) -> None:
+    """As where a nightly job overwrites `data.parquet`, and registers it again."""
+    lake = make_lake(**declared)
+    file = lake.folder / "nightly" / "data.parquet"
+    file.parent.mkdir()
+    for values in (["one", "two"], ["six", "two"]):
+        pq.write_table(pa.table({"k": pa.array([20, 21], pa.int64()), "v": values}), file)
+        lake.sql("DELETE FROM LAKE WHERE k >= 20")
+        lake.call("add_files", f"source_table => '`parquet`.`{file.parent}`'", "check_duplicate_files => false")
+        report = lake.run()
+    assert how(report)[1] == "a file went, and another one came under its name"
+    check(lake, report, 1, 1)
+
+
+def test_nested_fields_that_are_never_null_are_followed(make_lake: MakeLake) -> None:
+    lake = make_lake(schema="k bigint, s struct<a: int NOT NULL, b: string>", rows=False)
+    lake.sql("INSERT INTO LAKE VALUES (1, named_struct('a', 1, 'b', 'x')), (2, named_struct('a', 2, 'b', 'y'))")
+    assert lake.run().inserted == 2
+    for step, counts in {
+        "INSERT INTO LAKE VALUES (3, NULL)": (1, 0),
+        "UPDATE LAKE SET s = named_struct('a', 3, 'b', 'z') WHERE k = 3": (1, 1),
+        "UPDATE LAKE SET s = NULL WHERE k = 1": (1, 1),
+    }.items():
+        lake.sql(step)
+        report = lake.run()
+        assert (how(report), report.inserted, report.retracted) == (FOLLOWED, *counts), step
+    assert lake.pinned().wrong_buckets() == 0
+
+
+def test_a_column_may_have_any_name(make_lake: MakeLake) -> None:
+    lake = make_lake(schema="k bigint, place string", mode="merge-on-read")
+    lake.sql("DELETE FROM LAKE WHERE k = 1")
+    report = lake.run()
+    assert (how(report), report.retracted) == (FOLLOWED, 1)
+
+
+LIMITS = {
+    "too many rows equal those that changed": (changed_rows, "MOST_COPIES", 1),
+    "too many files of deletes apply to the files of the table: it wants to be compacted": (
+        iceberg_changes, "MOST_DELETES", 0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("why", "limit"), LIMITS.items(), ids=LIMITS)
+def test_what_takes_too_much_memory_is_not_followed(
+    make_lake: MakeLake, monkeypatch: pytest.MonkeyPatch, why: str, limit: tuple[Any, str, int]
+) -> None:
+    lake = make_lake(key=[], mode="merge-on-read")
+    lake.insert(*[(7, "same")] * 3)
+    lake.run()
+    lake.insert((7, "same"))
+    lake.run()
+    monkeypatch.setattr(*limit)
+    lake.sql("DELETE FROM LAKE WHERE k = 1")
+    lake.set_snapshot(lake.snapshots()[-3]) if limit[1] == "MOST_COPIES" else None
+    report = lake.run()
+    assert how(report)[1] == why
+    assert lake.stored() == lake.wanted()
+
+
+def test_what_fails_in_following_fails_no_run(make_lake: MakeLake, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = make_lake()
+    lake.insert((4, "d"))
+    monkeypatch.setattr(iceberg_changes.FollowedTable, "find_changes", lambda *_, **__: {}["gone"])
+    report = lake.run()
+    assert "cannot be read" in str(how(report)[1])
+    check(lake, report, 1, 0)
 
 
 def test_a_mark_is_written_and_read() -> None:

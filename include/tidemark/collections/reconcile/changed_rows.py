@@ -35,7 +35,9 @@ from tidemark.collections.sources.iceberg_changes import FILE, POSITION, CannotF
 from tidemark.spark.quoting import quoted
 
 _BYTES_PER_HASH = 32  # of the driver's memory for each row that is read
+MOST_COPIES = 1_000_000  # of rows that changed, which the driver takes beside these
 _PLACES = ("file", "pos", "time")
+_PLACE = "_tidemark_place"  # no column of a user
 _BOUNDED = (ByteType, ShortType, IntegerType, LongType, DateType)  # whose smallest and largest value are looked for
 
 
@@ -111,10 +113,10 @@ class Following:
             stored,
             where=self.where,
             leave_out_others=self.leaves_out_others,
-            also=[F.xxhash64(FILE, POSITION).alias("place")] if by_place else [],
+            also=[F.xxhash64(FILE, POSITION).alias(_PLACE)] if by_place else [],
         )
-        numbered = shape.number(fitted, NEW, *([F.col("place")] if by_place else []))
-        return _Side(numbered, F.col("place") if by_place else shape.hash(NEW), diff, by_place=by_place)
+        numbered = shape.number(fitted, NEW, *([F.col(_PLACE)] if by_place else []))
+        return _Side(numbered, F.col(_PLACE) if by_place else shape.hash(NEW), diff, by_place=by_place)
 
     def _correct(self, sides: Sequence[_Side]) -> SmallCorrections:
         net = self._add_up(sides)
@@ -153,7 +155,7 @@ class Following:
         """Return the rows that came and did not go: so many copies of each as came more than went."""
         wanted, shape = net.came, self.shape
         names = [str(n) for n in range(shape.width)]
-        columns = [column.alias(name) for column, name in zip(shape.columns(NEW), names, strict=True)]
+        columns = self._columns(NEW, names)
         frames = [
             self._among(
                 sides[number].rows, wanted, identity=sides[number].identity, position=shape.position(NEW)
@@ -162,7 +164,7 @@ class Following:
         ]
         if not frames:
             return self._nothing(names)
-        rows = reduce(DataFrame.union, frames).toArrow()
+        rows = self._collect(reduce(DataFrame.union, frames), int(wanted.counts.sum()))
         pairs = _pairs(_longs(rows, "position"), _longs(rows, "identity"))
         order = np.argsort(pairs, order=("position", "identity"), kind="stable")
         groups, starts, sizes = np.unique(pairs[order], return_index=True, return_counts=True)
@@ -180,8 +182,21 @@ class Following:
             return self._nothing([*names], *_PLACES)
         stored = with_short_places(self.pinned.read(self._between(net)))
         found = self._among(stored, wanted, identity=None if keyed else shape.hash(OLD), position=shape.position(OLD))
-        columns = [column.alias(name) for column, name in zip(shape.columns(OLD), names, strict=True)]
-        return found.select(*columns, *shape.hashes(OLD), *_PLACES).toArrow()
+        return self._collect(found.select(*self._columns(OLD, names), *shape.hashes(OLD), *_PLACES), len(wanted))
+
+    def _columns(self, prefix: str, names: Sequence[str]) -> list[Column]:
+        """Return the columns as the collection has them: a source may say of nested fields that they are never NULL."""
+        fields = zip(self.shape.columns(prefix), self.shape.schema.fields, names, strict=True)
+        return [column.cast(field.dataType).alias(name) for column, field, name in fields]
+
+    @staticmethod
+    def _collect(rows: DataFrame, wanted: int) -> pa.Table:
+        """Collect the ``wanted`` rows. Raises ``CannotFollow`` if they have many more copies."""
+        most = wanted + MOST_COPIES
+        found = rows.limit(most).toArrow()
+        if found.num_rows == most:
+            raise CannotFollow("too many rows equal those that changed")
+        return found
 
     def _between(self, net: _Net) -> Column | None:
         """Return the condition on stored rows that they lie between the smallest and the largest value of ``net``."""

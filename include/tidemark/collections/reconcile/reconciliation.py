@@ -14,8 +14,6 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no annotations
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType
@@ -346,7 +344,7 @@ def follow(attempt: Attempt) -> None:
     try:
         if since.decided_by != name_decisive(run.declaration, pinned.head):
             raise CannotFollow("the declaration, or a column of the collection, is another one")
-        if pinned.digest is None:
+        if pinned.digest is None or not pinned.head.is_of_last_commit:
             raise CannotFollow("no digest of the stored rows is kept")
         changes = followed.find_changes(since, keys_suffice=pinned.shape.is_keyed)
         following = Following(
@@ -360,7 +358,10 @@ def follow(attempt: Attempt) -> None:
         attempt.difference, attempt.files = following.compare(), changes
     except CannotFollow as reason:
         attempt.fallback = str(reason)
-    except (PySparkException, Py4JJavaError) as error:  # whatever it is: if it is of the source, the next step meets it
+    except TidemarkError:
+        raise
+    except Exception as error:  # whatever it is: if it is of the source, the next step meets it
+        log.warning("the changes of %s cannot be followed", run.shard.name, exc_info=True)
         attempt.fallback = f"the files that changed cannot be read: {first_line(error)}"
     if attempt.fallback:
         log.info("all rows of %s are compared: %s", run.shard.name, attempt.fallback)

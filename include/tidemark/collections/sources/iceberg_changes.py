@@ -26,16 +26,21 @@ _SPARK = "org.apache.iceberg.spark"
 _LISTS = "org.apache.iceberg.relocated.com.google.common.collect.Lists"
 _MARK = re.compile(r"([0-9a-f-]+)@(-?\d+)/(-?\d+)\+([0-9a-f]+)")
 _HIDES_METADATA_FROM = 3  # Spark finds no metadata columns of single files of a table of this format version
+_NUMBERS_FILES_FROM = 2  # the format version that says when a file came
 _NO_DELETES = "[]"
 _ANSWERED_BY = {
     "file": "org.apache.iceberg.FileScanTask",
     "deletes": "org.apache.iceberg.FileScanTask",
     "fileSizeInBytes": "org.apache.iceberg.ContentFile",
     "recordCount": "org.apache.iceberg.ContentFile",
+    "fileSequenceNumber": "org.apache.iceberg.ContentFile",
+    "dataSequenceNumber": "org.apache.iceberg.ContentFile",
+    "size": "java.util.List",
     "toString": "java.lang.Object",
 }
 FILE, POSITION, DELETED = "_file", "_pos", "_deleted"  # Iceberg's metadata columns
 MOST_SHARE = 1.0  # of the table's bytes: to hash all rows, which a full comparison begins with, reads them once
+MOST_DELETES = 50_000  # pairs of a file and a file of deletes that applies there: planning takes 0.05 ms for each
 # A look at keys alone, for the rows that were deleted, costs so much of a look at all columns, roughly.
 _KEYS_SHARE = 0.25
 
@@ -91,12 +96,14 @@ class FollowedTable:
         # Files are read under the table's present columns, a snapshot under those that it was made with.
         if not since.schema_id == now.schema_id == self.loaded.schema().schemaId():
             raise CannotFollow("the columns of the table were changed")
+        if self._format_version() < _NUMBERS_FILES_FROM:
+            raise CannotFollow("a table of format version 1 does not tell a file from a later one of its name")
         base = self._find_base(since.snapshot_id)
         if self.loaded.snapshot(base) is None:
             raise CannotFollow("the snapshot that was read last has expired")
         planned = self._plan(self.snapshot_id)
         changes = self._compare(self._plan(base), planned)
-        whole_bytes = self.loaded.snapshot(self.snapshot_id).summary().get("total-files-size")
+        whole_bytes = self._summary(self.snapshot_id).get("total-files-size")
         cost_bytes = changes.cost_bytes(_KEYS_SHARE if keys_suffice else 1.0)
         if whole_bytes is not None and cost_bytes > MOST_SHARE * int(whole_bytes):
             raise CannotFollow("too much has changed: comparing all rows reads less")
@@ -108,6 +115,8 @@ class FollowedTable:
 
     def _compare(self, then: dict[str, _PlannedFile], now: dict[str, _PlannedFile]) -> FileChanges:
         both = [name for name in then if name in now]
+        if any(then[name].content != now[name].content for name in both):
+            raise CannotFollow("a file went, and another one came under its name")
         changed = [name for name in both if then[name].deletes != now[name].deletes]
         came = [now[name] for name in now if name not in then]
         went = [then[name] for name in then if name not in now]
@@ -141,12 +150,15 @@ class FollowedTable:
             tasks = getattr(self.spark._jvm, _LISTS).newArrayList(planned)  # noqa: SLF001 - Iceberg has no Python form
         finally:
             planned.close()
+        if sum(map(int, self._ask(tasks, "deletes", "size"))) > MOST_DELETES:
+            raise CannotFollow("too many files of deletes apply to the files of the table: it wants to be compacted")
         # The text of a task has the path of its file and the values of its partition, that of a delete all that it has.
         names, deletes = (self._ask(tasks, *calls) for calls in (("toString",), ("deletes", "toString")))
-        sizes, rows = (self._ask(tasks, "file", call) for call in ("fileSizeInBytes", "recordCount"))
+        calls = ("fileSizeInBytes", "recordCount", "fileSequenceNumber", "dataSequenceNumber")
+        contents = zip(*(self._ask(tasks, "file", call) for call in calls), strict=True)
         files = {
-            name: _PlannedFile(tasks, number, deleted, int(size), int(count))
-            for number, (name, deleted, size, count) in enumerate(zip(names, deletes, sizes, rows, strict=True))
+            name: _PlannedFile(tasks, number, deleted, content)
+            for number, (name, deleted, content) in enumerate(zip(names, deletes, contents, strict=True))
         }
         if len(files) < len(names):
             raise CannotFollow("the table lists a file twice")
@@ -154,10 +166,13 @@ class FollowedTable:
 
     def _most_deleted(self, snapshot_id: int) -> float:
         """Return how many rows in the files of a snapshot are deleted at most; infinite if nothing says so."""
-        summary = self.loaded.snapshot(snapshot_id).summary()
+        summary = self._summary(snapshot_id)
         by_position = summary.get("total-position-deletes")
         is_known = by_position is not None and summary.get("total-equality-deletes") == "0"
         return int(by_position) if is_known else math.inf
+
+    def _summary(self, snapshot_id: int) -> Any:
+        return self.loaded.snapshot(snapshot_id).summary() or {}  # format version 1 may leave it out
 
     def _ask(self, tasks: Any, *calls: str) -> list[str]:
         """Return what each task answers to the calls, one after the other, as text: at once, as one call takes 0.1 ms.
@@ -216,8 +231,16 @@ class _PlannedFile:
     tasks: Any  # Iceberg's objects for all files of the snapshot
     number: int  # of this one
     deletes: str  # those that apply to the file
-    size_bytes: int
-    row_count: int  # deleted ones are counted
+    content: tuple[str, ...]  # size, number of rows, and when it came: another file of its name has others
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.content[0])
+
+    @property
+    def row_count(self) -> int:
+        """The number of rows; deleted ones are counted."""
+        return int(self.content[1])
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,8 @@ def reconcile_same(
 
 def vouches(head: ShardHead) -> bool:
     """Say whether the note of the last run is about the present contents: nobody else wrote rows or changed columns."""
-    return not (head.foreign or head.foreign_updates) and bound_file(head) is not None and is_current(head)
+    is_ours = head.is_of_last_commit and not (head.foreign or head.foreign_updates)
+    return is_ours and bound_file(head) is not None and is_current(head)
 
 
 def _is_about_to_change(head: ShardHead, deployment: Deployment, mode: Mode, name: str) -> bool:
