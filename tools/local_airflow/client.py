@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import httpx
@@ -146,8 +147,10 @@ class AirflowClient:
         try:
             return str(self.wait_until(lambda: self._ended(dag_id, run_id), what=what, timeout_s=timeout_s))
         except StaleState as error:
-            states = {label: each["state"] for label, each in self.tasks(dag_id, run_id).items()}
-            raise StaleState(f"{error}; its tasks: {states}") from error
+            with suppress(Unreachable):
+                states = {label: each["state"] for label, each in self.tasks(dag_id, run_id).items()}
+                raise StaleState(f"{error}; its tasks: {states}") from error
+            raise
 
     def tasks(self, dag_id: str, run_id: str) -> dict[str, dict[str, Any]]:
         """Return the run's task instances by task id; mapped ones as ``task_id[NAME]``, as the grid names them."""
