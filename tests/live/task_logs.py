@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-LEVELS = frozenset({"warning", "error", "critical"})
+LEVELS = frozenset({"error", "critical"})
 LAST_LINES = 15  # of the components
 LONGEST = 1_500  # characters of one complaint
 
@@ -35,6 +35,7 @@ def _errors(path: Path) -> Iterator[str]:
             entry: dict[str, Any] = json.loads(line)
         except ValueError:  # a line that a killed task did not finish
             continue
-        if entry.get("level") in LEVELS:
+        is_ours = str(entry.get("logger")).startswith("tidemark")
+        if entry.get("level") in LEVELS or (is_ours and entry["level"] == "warning"):
             causes = [f"{cause.get('exc_type')}: {cause.get('exc_value')}" for cause in entry.get("error_detail") or []]
             yield " | ".join([str(entry.get("event")), *causes])
