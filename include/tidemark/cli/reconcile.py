@@ -176,9 +176,9 @@ def _run(
         return Report(operation=operation, started_at=now_ms, finished_at=now_ms, generation=settings.generation)
     if not names:
         console.print(f"All differential collections: {', '.join(chosen)}", soft_wrap=True)
-    compares = full or overrides != Overrides()  # what guards say is seen by a comparison alone
+    full = full or overrides.are_given
     unchanged, left = reconcile_unchanged(
-        deployment, declarations, interval=wanted, dry_run=dry_run, full=compares, clock=SystemClock()
+        deployment, declarations, interval=wanted, dry_run=dry_run, full=full, clock=SystemClock()
     )
     if not left:
         return unchanged

@@ -28,6 +28,11 @@ class Overrides:
     max_delete_ratio: float | None = None
     allow_empty: bool | None = None
 
+    @property
+    def are_given(self) -> bool:
+        """Whether the run has any: a comparison alone sees what guards say, and what it finds holds for this run."""
+        return self != Overrides()
+
     def apply(self, guards: Guards) -> Guards:
         """Return the guards of this run."""
         return guards.model_copy(update=self.to_json())

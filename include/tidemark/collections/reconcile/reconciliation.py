@@ -201,17 +201,20 @@ class Attempt:
     superseded: list[str] = field(default_factory=list)  # publish: branches of staged corrections of the same rows
     sample: dict[str, list[dict[str, object]]] | None = None  # sample_corrections
 
-    @property
+    @cached_property
     def state(self) -> str:
         """The name of the state of the source, of the declaration, and of the slice; empty without one."""
         run, state = self.run, self.source.state
         return "" if state is None else name_desired(state, run.declaration, self.pinned.head, run.slice)
 
-    @property
+    @cached_property
     def state_to_keep(self) -> str:
-        """``state``, if a run as declared would accept it, and a change from now on gives it another name."""
-        is_declared = self.run.overrides == Overrides()
-        return self.state if is_declared and self.source.is_still_named(self.began_ms) else ""
+        """``state``, if a run as declared would accept it, and a change from now on gives it another name.
+
+        Ask after all rows were read: the source is looked at once more.
+        """
+        is_to_keep = not self.run.overrides.are_given and self.source.is_still_named(self.began_ms)
+        return self.state if is_to_keep else ""
 
     @property
     def mark(self) -> str:

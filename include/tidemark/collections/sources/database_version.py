@@ -84,15 +84,11 @@ def _ask_sqlite(path: Path, query: str, *, timeout_s: float) -> Rows | None:
         with closing(sqlite3.connect(reading_uri(path), uri=True, timeout=timeout_s)) as connection:
             connection.set_progress_handler(lambda: time.monotonic() > until_s, _SQLITE_STEPS)
             return connection.execute(query).fetchall()
-    except sqlite3.OperationalError as error:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # without what SQLite adds to it
         if code == sqlite3.SQLITE_INTERRUPT:
             return None
-        if code in _AWAY:
-            raise ConnectionError(str(error)) from error
-        raise ValueError(str(error)) from error
-    except sqlite3.Error as error:
-        raise ValueError(str(error)) from error
+        raise (ConnectionError if code in _AWAY else ValueError)(str(error)) from error
 
 
 def _ask_postgres(url: str, login: Login, query: str, *, timeout_s: float) -> Rows | None:

@@ -64,18 +64,13 @@ def count_relations(frame: DataFrame) -> int:
     return sum(map(_is_relation, _nodes(_analysed(frame))))
 
 
-def refuse_strangers(frame: DataFrame, views: Iterable[str], where: str) -> None:
+def refuse_strangers(frame: DataFrame, views: Mapping[str, str], where: str) -> None:
     """Refuse a query that reads what lies behind none of the ``views`` of its inputs, whatever its text looks like.
 
-    Raises ``ConfigurationInvalid`` with the names of the tables.
+    Raises as ``refuse_other_tables``.
     """
-    known = {*views}
-    strangers = sorted({_name_of(node) for node in _nodes(_analysed(frame), but_below=known) if _is_relation(node)})
-    if strangers:
-        raise ConfigurationInvalid(
-            f"{where}: the query reads {', '.join(map(repr, strangers))}, which is not among its inputs",
-            hint="declare it under `inputs`: what a query reads must be pinned",
-        )
+    behind = _nodes(_analysed(frame), but_below={*views.values()})
+    _refuse({_name_of(node) for node in behind if _is_relation(node)}, views, where)
 
 
 def refuse_other_tables(spark: SparkSession, query: str, inputs: set[str], where: str) -> None:
@@ -90,10 +85,14 @@ def refuse_other_tables(spark: SparkSession, query: str, inputs: set[str], where
             relations.add(node.multipartIdentifier().mkString("."))
         if _class_of(node) == "UnresolvedWith":
             aliases |= {named.alias().lower() for named in _elements(node.innerChildren())}
-    others = sorted(name for name in relations if name.lower() not in aliases)
+    _refuse({name for name in relations if name.lower() not in aliases}, inputs, where)
+
+
+def _refuse(others: set[str], inputs: Iterable[str], where: str) -> None:
+    """Refuse what a query reads besides its ``inputs``, if there is any."""
     if others:
         raise ConfigurationInvalid(
-            f"{where}: the query reads {', '.join(map(repr, others))}, which is not among its inputs",
+            f"{where}: the query reads {', '.join(map(repr, sorted(others)))}, which is not among its inputs",
             hint="declare it under `inputs`: what a query reads must be pinned; the inputs are "
             + ", ".join(sorted(inputs)),
         )

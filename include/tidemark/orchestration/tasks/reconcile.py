@@ -85,7 +85,7 @@ def prepare_reconcile(
         done, left = check_left(done, left, partial(check_spark, settings))
         done = tell_events(done, concerned or {})
         waiting = [chosen[name] for name in left]
-        small = is_small(Shards.connect(settings), deployment.settings, waiting, interval=interval)
+        small = bool(left) and is_small(Shards.connect(settings), deployment.settings, waiting, interval=interval)
     ti.xcom_push(key=IS_SMALL, value=small)
     log.info("equal to their sources still: %s; left for Spark: %s", sorted(done.collections), left)
     arguments = reconcile_arguments(left, params, interval, events=events)

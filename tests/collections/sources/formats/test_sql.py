@@ -10,6 +10,7 @@ from tests.support.sources import rows, write_parquet
 from tidemark.errors import ConfigurationInvalid, Refused, SchemaMismatch, TidemarkError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
@@ -24,6 +25,15 @@ def two_inputs(tmp_path: Path) -> dict[str, Any]:
     write_parquet(tmp_path / "f.parquet", tail=["a", "b"], n=[1, 2])
     write_parquet(tmp_path / "p.parquet", tail=["a"], seats=[9])
     return {"f": {"format": "parquet", "path": "f.parquet"}, "p": {"format": "parquet", "path": "p.parquet"}}
+
+
+@pytest.fixture
+def stranger(spark: SparkSession, tmp_path: Path) -> Iterator[None]:
+    """Files behind a view ``stranger``, which is nobody's input."""
+    path = write_parquet(tmp_path / "stranger.parquet", n=[1])
+    spark.read.parquet(str(path)).createOrReplaceTempView("stranger")
+    yield
+    spark.catalog.dropTempView("stranger")
 
 
 def test_a_query_over_inputs_is_pinned_as_they_are(
@@ -89,11 +99,10 @@ def test_no_name_of_the_inputs_names_the_rows_of_a_query_that_rests_on_more(
         "OR EXISTS(SELECT * FROM stranger)",
     ],
 )
+@pytest.mark.usefixtures("stranger")
 def test_a_query_reads_nothing_else_however_the_name_is_written(
-    spark: SparkSession, opener: Opener, two_inputs: dict[str, Any], sql: str, tmp_path: Path
+    opener: Opener, two_inputs: dict[str, Any], sql: str
 ) -> None:
-    write_parquet(tmp_path / "stranger.parquet", n=[1])
-    spark.read.parquet(str(tmp_path / "stranger.parquet")).createOrReplaceTempView("stranger")
     with pytest.raises(ConfigurationInvalid, match="not among its inputs"):
         opener({"sql": sql, "inputs": two_inputs})
 
@@ -114,11 +123,10 @@ def test_the_names_of_the_inputs_name_the_rows_of_other_queries(opener: Opener, 
         "EXISTS(FROM stranger |> WHERE n = 1)",
     ],
 )
+@pytest.mark.usefixtures("stranger")
 def test_no_name_names_the_rows_that_meet_a_condition_on_more_than_rows(
-    spark: SparkSession, opener: Opener, two_inputs: dict[str, Any], where: str, tmp_path: Path
+    opener: Opener, two_inputs: dict[str, Any], where: str
 ) -> None:
-    write_parquet(tmp_path / "stranger.parquet", n=[1])
-    spark.read.parquet(str(tmp_path / "stranger.parquet")).createOrReplaceTempView("stranger")
     assert opener({**two_inputs["f"], "where": where}).state is None
     assert opener({**two_inputs["f"], "where": "n < 2"}).state is not None
 

@@ -98,7 +98,7 @@ class SqlSource(Source):
             finally:
                 for view in views.values():  # the query is analysed, and does not need the views any more
                     spark.catalog.dropTempView(view)
-            refuse_strangers(desired, views.values(), where)
+            refuse_strangers(desired, views, where)
             refuse_second_statement(desired, {name: opened.desired for name, opened in inputs.items()}, where)
         state = _together(opened.state for opened in inputs.values())
         return OpenedSource(
