@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.lakes import GUARDS, Lake
 from tidemark.collections.digest.digest import DigestNote
-from tidemark.collections.reconcile import changed_rows
+from tidemark.collections.reconcile.following import row_lookup
 from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.reconcile.strategy import Method
 from tidemark.collections.sources import iceberg_changes
@@ -402,7 +402,7 @@ def test_a_column_may_have_any_name(make_lake: MakeLake) -> None:
 
 
 LIMITS = {
-    "too many rows equal those that changed": (changed_rows, "MOST_COPIES", 1),
+    "too many rows equal those that changed": (row_lookup, "MOST_COPIES", 1),
     "too many files of deletes apply to the files of the table: it wants to be compacted": (
         iceberg_changes, "MOST_DELETES", 0,
     ),

@@ -23,17 +23,18 @@ from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.digest.row_layout import NEW, OLD
 from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides, check_foreign_commits
-from tidemark.collections.reconcile.changed_rows import Following
 from tidemark.collections.reconcile.choosing.same_source import is_due, name_decisive, name_desired, vouches
 from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded, Difference, Scan, kept_rows
+from tidemark.collections.reconcile.following.iceberg_rows import FollowingIceberg
+from tidemark.collections.reconcile.following.row_lookup import RowLookup
 from tidemark.collections.reconcile.pinned_snapshot import Pinned, in_slice, pin_snapshot
 from tidemark.collections.reconcile.vanished_columns import check_columns_occur
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark
 from tidemark.collections.schema.renaming import refuse_if_pending
-from tidemark.collections.sources.errors import first_line
+from tidemark.collections.sources.errors import CannotFollow, first_line
 from tidemark.collections.sources.formats.source import open_source
-from tidemark.collections.sources.iceberg_changes import CannotFollow, FileChanges, Mark
+from tidemark.collections.sources.iceberg_changes import FileChanges, Mark
 from tidemark.collections.sources.opened_source import OpenedSource, Opening
 from tidemark.collections.sources.scratch_folder import scratch_folder
 from tidemark.collections.staged.batches import corrections_branch, own_corrections
@@ -350,10 +351,9 @@ def follow(attempt: Attempt) -> None:
         if pinned.digest is None or not pinned.head.is_of_last_commit:
             raise CannotFollow("no digest of the stored rows is kept")
         changes = followed.find_changes(since, keys_suffice=pinned.shape.is_keyed)
-        following = Following(
-            spark=run.spark,
+        following = FollowingIceberg(
             changes=changes,
-            pinned=pinned,
+            lookup=RowLookup(run.spark, pinned),
             guards=run.overrides.apply(run.declaration.guards),
             where=source.where,
             leaves_out_others=run.declaration.declares_columns,

@@ -34,6 +34,10 @@ _DRIVER_STATES = {"08": Unreachable, "28": ConfigurationInvalid, "3D": Configura
 _SERVER_STOPS = "57P"  # PostgreSQL shuts down, crashes, or is starting up
 
 
+class CannotFollow(Exception):
+    """The changes of a source cannot be followed, for the reason that the message says: compare all rows."""
+
+
 @contextmanager
 def translating(where: str) -> Iterator[None]:
     """Turn Spark's errors in the block into typed errors, if the source causes them; other errors pass unchanged.

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from pyspark.sql import functions as F
 
+from tidemark.collections.sources.errors import CannotFollow
 from tidemark.spark.quoting import quoted
 
 if TYPE_CHECKING:
@@ -43,10 +44,6 @@ MOST_SHARE = 1.0  # of the table's bytes: to hash all rows, which a full compari
 MOST_DELETES = 50_000  # pairs of a file and a file of deletes that applies there: planning takes 0.05 ms for each
 # A look at keys alone, for the rows that were deleted, costs so much of a look at all columns, roughly.
 _KEYS_SHARE = 0.25
-
-
-class CannotFollow(Exception):
-    """The changes cannot be followed, for the reason that the message says: compare all rows."""
 
 
 @dataclass(frozen=True, slots=True)

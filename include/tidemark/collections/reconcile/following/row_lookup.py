@@ -1,0 +1,169 @@
+"""Looks up rows by their hashes, among those that are stored and among those of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ByteType, DateType, IntegerType, LongType, ShortType
+
+from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
+from tidemark.collections.reconcile.pinned_snapshot import Pinned
+from tidemark.collections.reconcile.spark_diff import with_short_places
+from tidemark.collections.sources.errors import CannotFollow
+from tidemark.spark.quoting import quoted
+
+MOST_COPIES = 1_000_000  # of rows that changed, which the driver takes beside these
+PLACES = ("file", "pos", "time")
+_BOUNDED = (ByteType, ShortType, IntegerType, LongType, DateType)  # whose smallest and largest value are looked for
+_PAIR = np.dtype([("position", np.int64), ("identity", np.int64)])
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Rows by both of their hashes, ascending, with the number of copies."""
+
+    pairs: NDArray[np.void]
+    counts: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    @property
+    def total(self) -> int:
+        return int(self.counts.sum())
+
+    @classmethod
+    def of(cls, pairs: NDArray[np.void]) -> Counted:
+        """Count equal pairs."""
+        return cls(*np.unique(pairs, return_counts=True))
+
+
+@dataclass(frozen=True)
+class RowLookup:
+    """Looks for rows of one run."""
+
+    spark: SparkSession
+    pinned: Pinned
+
+    @property
+    def shape(self) -> RowShape:
+        return self.pinned.shape
+
+    @property
+    def value(self) -> Column:
+        """Return what ``stored`` limits its look by: a column of the source as bigint; NULL if none fits."""
+        if self._bounded is None:
+            return F.lit(None).cast("bigint")
+        column = F.col(f"{NEW}{self._bounded}")
+        is_date = isinstance(self.shape.schema[self._bounded].dataType, DateType)
+        return F.unix_date(column).cast("bigint") if is_date else column.cast("bigint")
+
+    def came(self, sides: Sequence[tuple[DataFrame, Column]], wanted: Counted) -> pa.Table:
+        """Return so many copies of each row as ``wanted`` says, from numbered rows with their identities."""
+        shape = self.shape
+        names = [str(n) for n in range(shape.width)]
+        columns = self._columns(NEW, names)
+        frames = [
+            self._among(rows, wanted, identity=identity, position=shape.position(NEW)).select(
+                *columns, *shape.hashes(NEW), "identity"
+            )
+            for rows, identity in sides
+        ]
+        if not frames or not len(wanted):
+            return self._nothing(names)
+        rows = _collect(reduce(DataFrame.union, frames), wanted.total)
+        pairs = as_pairs(longs(rows, "position"), longs(rows, "identity"))
+        chosen = choose_copies(pairs, wanted, np.lexsort((pairs["identity"], pairs["position"])))
+        if chosen is None:
+            raise CannotFollow("two reads of the files that changed saw other rows")
+        return rows.take(pa.array(chosen)).drop_columns(["identity"])
+
+    def stored(self, wanted: Counted, bounds: tuple[int, int] | None, *, by_key: bool = False) -> pa.Table:
+        """Return the stored rows that equal those of ``wanted``; ``by_key`` those with a position of them.
+
+        ``bounds`` are the smallest and the largest ``value`` of these rows; None if that is not known.
+        """
+        shape = self.shape
+        names = [str(n) for n in range(shape.width)]
+        if not len(wanted):
+            return self._nothing([*names], *PLACES)
+        rows = with_short_places(self.pinned.read(self.between(bounds)))
+        identity = None if by_key else shape.hash(OLD)
+        found = self._among(rows, wanted, identity=identity, position=shape.position(OLD))
+        return _collect(found.select(*self._columns(OLD, names), *shape.hashes(OLD), *PLACES), len(wanted))
+
+    def between(self, bounds: tuple[int, int] | None) -> Column | None:
+        """Return the condition on stored rows that their value lies between ``bounds``, both included."""
+        if self._bounded is None or bounds is None:
+            return None
+        field = self.shape.schema.fields[self._bounded]
+        low, high = (F.lit(bound) for bound in bounds)
+        if isinstance(field.dataType, DateType):
+            low, high = (F.date_from_unix_date(bound.cast("int")) for bound in (low, high))
+        return F.col(quoted(field.name)).between(low, high)
+
+    @property
+    def _bounded(self) -> int | None:
+        """The number of the column by whose smallest and largest value a look at the stored rows is limited."""
+        fields = self.shape.schema.fields
+        numbers = self.shape.key_indexes or range(self.shape.width)
+        return next((n for n in numbers if isinstance(fields[n].dataType, _BOUNDED)), None)
+
+    def _columns(self, prefix: str, names: Sequence[str]) -> list[Column]:
+        """Return the columns as the collection has them: a source may say of nested fields that they are never NULL."""
+        fields = zip(self.shape.columns(prefix), self.shape.schema.fields, names, strict=True)
+        return [column.cast(field.dataType).alias(name) for column, field, name in fields]
+
+    def _among(self, rows: DataFrame, wanted: Counted, *, identity: Column | None, position: Column) -> DataFrame:
+        """Return the rows with a position of ``wanted``, and an identity of it, if one is given."""
+        identified = {"wanted_position": position} | ({} if identity is None else {"identity": identity})
+        listed = pa.table({"wanted_position": wanted.pairs["position"], "identity": wanted.pairs["identity"]})
+        wanted_rows = F.broadcast(self.spark.createDataFrame(listed.select([*identified])))
+        return rows.withColumns(identified).join(wanted_rows, on=[*identified], how="left_semi")
+
+    def _nothing(self, names: Sequence[str], *places: str) -> pa.Table:
+        shape = self.shape
+        empty = self.spark.createDataFrame([], shape.schema).toDF(*names).toArrow()
+        for name in ("hash", "position", *places):
+            empty = empty.append_column(name, pa.array([], pa.int64()))
+        return empty
+
+
+def choose_copies(pairs: NDArray[np.void], wanted: Counted, order: NDArray[np.intp]) -> NDArray[np.intp] | None:
+    """Return which rows to take, so many of each pair as ``wanted`` says; None if these are not all, or too few.
+
+    ``order`` sorts the ``pairs``, and among equal ones puts those first that are to be taken first.
+    """
+    groups, starts, sizes = np.unique(pairs[order], return_index=True, return_counts=True)
+    if not np.array_equal(groups, wanted.pairs) or (sizes < wanted.counts).any():
+        return None
+    rank = np.arange(len(order)) - np.repeat(starts, sizes)
+    return order[rank < np.repeat(wanted.counts, sizes)]
+
+
+def _collect(rows: DataFrame, wanted: int) -> pa.Table:
+    """Collect the ``wanted`` rows. Raises ``CannotFollow`` if they have many more copies."""
+    most = wanted + MOST_COPIES
+    found = rows.limit(most).toArrow()
+    if found.num_rows == most:
+        raise CannotFollow("too many rows equal those that changed")
+    return found
+
+
+def as_pairs(positions: NDArray[np.int64], identities: NDArray[np.int64]) -> NDArray[np.void]:
+    """Return both hashes of each row as one value."""
+    pairs = np.empty(len(positions), dtype=_PAIR)
+    pairs["position"], pairs["identity"] = positions, identities
+    return pairs
+
+
+def longs(table: pa.Table, name: str) -> NDArray[np.int64]:
+    """Return a column without NULLs."""
+    return np.asarray(table.column(name).to_numpy(), dtype=np.int64)
