@@ -11,23 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.support.homes import Home
-from tidemark.collections.quality.guards import Overrides
-from tidemark.collections.reconcile.pinned_snapshot import Pinned, pin_snapshot
-from tidemark.collections.reconcile.reconciliation import Reconciliation
-from tidemark.iceberg.commit.writer import Writer
+from tests.support.twins import Twins
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidemark.collections.declarations.collection import Declaration
-    from tidemark.report import CollectionReport
     from tidemark.settings import Settings
 
-GUARDS = {"max_delete_ratio": 1.0, "allow_empty": True}
 SCHEMA = "k bigint, v string"
 
 
-class Lake:
+class Lake(Twins):
     """A table ``LAKE`` of columns ``k`` and ``v``; collection ``copy`` follows it, its ``twin`` compares all rows."""
 
     def __init__(
@@ -59,19 +53,12 @@ class Lake:
         self.schema = schema
         self.create(mode=mode, version=version, partitioned=partitioned)
         self.home = Home(settings, folder, schema.replace(" NOT NULL", ""))
-        self.names = {which: f"{which}_{self.folder.name}" for which in ("copy", "twin")}
-        self.declared: dict[str, Any] = {"key": ["k"], "guards": GUARDS, **declared}
-        self.home.apply(*(self.declaration(which) for which in self.names))
+        self.declare(self.folder.name, {"format": "iceberg", **self.where}, declared)
 
     def create(self, *, mode: str, version: int, partitioned: str = "") -> None:
         modes = ", ".join(f"'write.{what}.mode'='{mode}'" for what in ("delete", "update", "merge"))
         properties = f"'format-version'='{version}', {modes}"
         self.sql(f"CREATE TABLE LAKE ({self.schema}) USING iceberg {partitioned} TBLPROPERTIES ({properties})")
-
-    def declaration(self, which: str, **more: Any) -> Declaration:
-        declared = {**self.declared, **more}
-        source = {"format": "iceberg", **self.where, **declared.pop("source", {})}
-        return self.home.declaration(self.names[which], source=source, **declared)
 
     # -- what others do ----------------------------------------------------------------------------------------------
 
@@ -119,50 +106,7 @@ class Lake:
     def set_snapshot(self, snapshot_id: int) -> None:
         self.call("set_current_snapshot", f"snapshot_id => {snapshot_id}")
 
-    # -- runs --------------------------------------------------------------------------------------------------------
-
-    def reconciliation(self, which: str = "copy", **declared: Any) -> Reconciliation:
-        self.home.clock.step(10)
-        return Reconciliation(
-            spark=self.spark,
-            settings=self.home.settings,
-            shards=self.home.shards,
-            shard=self.home.shard(self.names[which]),
-            declaration=self.declaration(which, **declared),
-            data_interval=None,
-            overrides=Overrides(),
-            clock=self.home.clock,
-            is_full=which == "twin",
-        )
-
-    def run(self, which: str = "copy", **declared: Any) -> CollectionReport:
-        return self.reconciliation(which, **declared).run(Writer.join(self.home.shard(self.names[which]), 1))
-
     def wanted(self) -> Counter[Any]:
         rows = self.spark.read.format("iceberg").load(str(self.place))
         condition = self.declared.get("source", {}).get("where", "true")
         return Counter((row["k"], row["v"]) for row in rows.where(condition).collect())
-
-    def stored(self, which: str = "copy") -> Counter[Any]:
-        return Counter((row["k"], row["v"]) for row in self.home.rows(self.names[which]))
-
-    def log(self, which: str) -> Counter[Any]:
-        """Return the change log without its times, which those of another collection do not equal."""
-        head = self.home.shard(self.names[which]).load()
-        assert head.updates is not None
-        found = head.table.scan(snapshot_id=head.updates.snapshot_id).to_arrow().to_pylist()
-        return Counter((row["k"], row["v"], row["_diff"]) for row in found)
-
-    def pinned(self, which: str = "copy") -> Pinned:
-        shard = self.home.shard(self.names[which])
-        return pin_snapshot(self.spark, shard, shard.load(), self.declaration(which).key)
-
-    def check(self, context: object) -> None:
-        """Assert that contents, change log and digest of both collections are the same."""
-        assert self.stored("copy") == self.stored("twin"), context
-        assert self.log("copy") == self.log("twin"), context
-        digests = [self.pinned(which).digest for which in self.names]
-        assert digests[0] is not None, context
-        assert digests[1] is not None, context
-        assert len(digests[0].differing(digests[1])) == 0, context
-        assert digests[0].row_count == digests[1].row_count, context

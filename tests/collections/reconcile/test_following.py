@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.lakes import GUARDS, Lake
+from tests.support.lakes import Lake
+from tests.support.twins import GUARDS
 from tidemark.collections.digest.digest import DigestNote
 from tidemark.collections.reconcile.following import row_lookup
 from tidemark.collections.reconcile.run import reconcile_all

@@ -10,10 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.exploration import explore
 from tests.support.lakes import Lake
-from tidemark.collections.reconcile.strategy import Method
 from tidemark.collections.sources import iceberg_changes
-from tidemark.errors import GuardRefused
-from tidemark.report import FALLBACK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +18,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tidemark.report import CollectionReport
     from tidemark.settings import Settings
 
 pytestmark = pytest.mark.spark
@@ -120,30 +116,9 @@ def test_the_changed_files_tell_what_all_rows_tell(
         )
         lake.insert(*((number, "a") for number in range(0, 12, 2)))
         lake.insert(*((number, "b") for number in range(1, 6, 2)))
-        compare(lake, "the beginning")
+        lake.compare("the beginning")
         for _ in range(4):
             happened = data.draw(st.lists(st.sampled_from(HAPPENINGS), min_size=1, max_size=2), label="happened")
             for happening in happened:
                 happening(lake, data)
-            compare(lake, [each.__name__ for each in happened])
-
-
-def compare(lake: Lake, context: object) -> None:
-    """Run both, and look at what they did and left; both may have refused duplicate keys."""
-    reports = [report for which in lake.names if (report := run(lake, which)) is not None]
-    lake.check(context)
-    if not reports:
-        return
-    copy, twin = reports
-    found = [(each.inserted, each.retracted, each.rows_source) for each in reports]
-    assert found[0] == found[1], context
-    assert lake.stored() == lake.wanted(), context
-    assert copy.strategy in {Method.LOAD, Method.CHANGED_FILES} or copy.details[FALLBACK], context
-    assert twin.strategy != Method.CHANGED_FILES
-
-
-def run(lake: Lake, which: str) -> CollectionReport | None:
-    try:
-        return lake.run(which)
-    except GuardRefused:
-        return None
+            lake.compare([each.__name__ for each in happened])

@@ -11,7 +11,7 @@ import json
 import re
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -141,8 +141,7 @@ def digest_to_bytes(digest: Digest, layout: str) -> bytes:
     """
     body = digest.sums.astype("<i8").tobytes()
     header = {"version": HASH_VERSION, "buckets": digest.bucket_count, "layout": layout, "crc32": zlib.crc32(body)}
-    text = json.dumps(header).encode()
-    return _MAGIC + struct.pack("<I", len(text)) + text + body
+    return pack(_MAGIC, header, body)
 
 
 def digest_from_bytes(blob: bytes, layout: str) -> Digest | None:
@@ -150,14 +149,14 @@ def digest_from_bytes(blob: bytes, layout: str) -> Digest | None:
 
     Raises ``CorruptState`` if ``blob`` is not a digest, or is damaged.
     """
+    header, body = unpack(_MAGIC, blob)
     try:
-        header, body = _split(blob)
         if zlib.crc32(body) != header["crc32"]:
             raise CorruptState("a digest file is damaged: its checksum does not match")
         if header["version"] != HASH_VERSION or header["layout"] != layout:
             return None
         return Digest(np.frombuffer(body, dtype="<i8").reshape(3, header["buckets"]).astype(np.int64))
-    except (struct.error, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise CorruptState(f"a digest file is damaged: {error!r}") from error
 
 
@@ -171,11 +170,11 @@ def add_corrections(before: bytes | None, after: Sequence[bytes | None], *, is_e
     layout = ""
     try:
         for blob in [*after, *([] if is_empty else [before])]:
-            layout = layout or str(_split(blob or b"")[0]["layout"])
+            layout = layout or str(unpack(_MAGIC, blob or b"")[0]["layout"])
             if (digest := digest_from_bytes(blob or b"", layout)) is None:
                 return None
             digests.append(digest)
-    except (CorruptState, struct.error, ValueError, KeyError):
+    except (CorruptState, ValueError, KeyError):
         return None
     base = Digest.empty(digests[0].bucket_count) if is_empty else digests.pop()
     total = base
@@ -184,12 +183,24 @@ def add_corrections(before: bytes | None, after: Sequence[bytes | None], *, is_e
     return digest_to_bytes(total, layout)
 
 
-def _split(blob: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return the header and the body of ``digest_to_bytes``."""
-    if blob[:4] != _MAGIC:
-        raise CorruptState("a digest file does not start with its magic number")
-    (length,) = struct.unpack("<I", blob[4:8])
-    return json.loads(blob[8 : 8 + length]), blob[8 + length :]
+def pack(magic: bytes, header: Mapping[str, Any], body: bytes) -> bytes:
+    """Return magic number, length of the header, header (JSON) and body."""
+    text = json.dumps(header).encode()
+    return magic + struct.pack("<I", len(text)) + text + body
+
+
+def unpack(magic: bytes, blob: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return the header and the body of ``pack``. Raises ``CorruptState`` if ``blob`` is something else."""
+    if blob[:4] != magic:
+        raise CorruptState(f"a digest file does not start with its magic number {magic.decode()}")
+    try:
+        (length,) = struct.unpack("<I", blob[4:8])
+        header = json.loads(blob[8 : 8 + length])
+    except (struct.error, ValueError) as error:
+        raise CorruptState(f"a digest file is damaged: {error!r}") from error
+    if not isinstance(header, dict):
+        raise CorruptState("a digest file is damaged: its header is no object")
+    return header, blob[8 + length :]
 
 
 def layout_of(columns: Sequence[tuple[str, str]], key: Sequence[str]) -> str:

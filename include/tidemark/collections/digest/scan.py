@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # py4j has no annotations
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
@@ -20,33 +22,70 @@ log = logging.getLogger(__name__)
 
 DRIVER_HASHES = 25_000_000  # rows whose hashes the driver adds up
 _HASH_BYTES = 16  # of the driver's memory for each row: a bucket and a hash, and what Arrow adds
+_FILE_BYTES = 16  # the same for the number of the file, and a value
 _GROWTH, _FEW_ROWS = 1.25, 10_000  # the driver takes so many times the expected rows, and so many more
 _RESULT_LIMIT = "spark.driver.maxResultSize"  # a source many times as large as expected exceeds that before ours
 _ROW_BITS = 33  # of Spark's row numbers; the partition is above
 
 
+FILE = "_tidemark_file"  # the number of the file of a row, an int; no column of a user
+VALUE = "_tidemark_value"  # a bigint
+
+
+@dataclass(slots=True)
+class FileScan:
+    """The rows of one file that have a complete key: their digest, and their smallest and largest ``VALUE``."""
+
+    digest: Digest
+    low: int | None = None
+    high: int | None = None
+    is_bounded: bool = True  # whether each row has a value
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """The smallest and the largest value; None if there is no row, or a row without a value."""
+        is_known = self.is_bounded and self.low is not None and self.high is not None
+        return (self.low, self.high) if is_known else None  # type: ignore[return-value]  # mypy sees no way from is_known
+
+    def include(self, rows: pa.RecordBatch, position: str) -> None:
+        """Add rows with ``hash`` and ``VALUE``; the column ``position`` decides their buckets."""
+        self.digest.include(rows.column(position).to_numpy(), rows.column("hash").to_numpy())
+        values = rows.column(VALUE)
+        self.is_bounded &= not values.null_count
+        if values.null_count < len(values):
+            found = pc.min_max(values).as_py()
+            self.low = found["min"] if self.low is None else min(self.low, found["min"])
+            self.high = found["max"] if self.high is None else max(self.high, found["max"])
+
+
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """The digest of the rows with a complete key, and the number of rows with a NULL in the key."""
+    """The digest of the rows with a complete key, and the number of rows with a NULL in the key.
+
+    ``by_file`` has the digest of each file with rows, if it was asked for, and the way to the result allows it.
+    """
 
     digest: Digest
     null_keys: int
+    by_file: dict[int, FileScan] | None = None
 
 
 def scan_digest(
-    frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, *, expected_rows: int = 0
+    frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, *, expected_rows: int = 0, file_buckets: int = 0
 ) -> Scanned:
     """Compute the digest of ``frame``, rows with the columns of ``shape`` under ``prefix`` (``new_`` or ``old_``).
 
     ``bucket_count`` is a power of two; one bucket only shows whether anything differs, at the cost of hashing.
     ``expected_rows`` is a guess, 0 without one, that chooses between two ways to one result.
+    With ``file_buckets``, a power of two not above ``bucket_count``, the rows also have the columns ``FILE`` and
+    ``VALUE``, and each file gets a digest of so many buckets.
     """
     if bucket_count == 1:
         return _scan_all(frame, shape, prefix)
     if 0 < expected_rows <= DRIVER_HASHES:
         limit = int(_GROWTH * expected_rows) + _FEW_ROWS
-        with DRIVER_ROOM.taking(_HASH_BYTES * limit):
-            scanned = _scan_in_driver(frame, shape, prefix, bucket_count, limit=limit)
+        with DRIVER_ROOM.taking((_HASH_BYTES + (_FILE_BYTES if file_buckets else 0)) * limit):
+            scanned = _scan_in_driver(frame, shape, prefix, bucket_count, limit=limit, file_buckets=file_buckets)
         if scanned is not None:
             return scanned
     hashed = frame.select(shape.bucket(prefix, bucket_count).alias("bucket"), shape.hash(prefix).alias("hash"))
@@ -58,13 +97,16 @@ def scan_digest(
     return Scanned(digest, null_keys=int(sums[0][~keyed].sum()))
 
 
-def _scan_in_driver(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, *, limit: int) -> Scanned | None:
+def _scan_in_driver(
+    frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, *, limit: int, file_buckets: int
+) -> Scanned | None:
     """Let the driver add up the hashes of all rows; None if there are too many rows.
 
     Spark's grouping takes twice the CPU time, and more with every bucket.
     """
     try:
-        found = _collect_hashes(frame, shape, prefix, bucket_count, limit=limit)
+        also = [FILE, VALUE] if file_buckets else []
+        found = _collect_hashes(frame, shape, prefix, bucket_count, limit=limit, also=also)
     except (PySparkException, Py4JJavaError) as error:
         if _RESULT_LIMIT not in str(error):
             raise
@@ -73,15 +115,28 @@ def _scan_in_driver(frame: DataFrame, shape: RowShape, prefix: str, bucket_count
     if found.column("hash").null_count:
         return None
     digest, null_keys = Digest.empty(bucket_count), 0
+    files: dict[int, FileScan] = {}
     for batch in found.to_batches():  # one by one: together the intermediate values would take more than the rows
-        buckets, hashes = (column.to_numpy() for column in batch.columns)
+        buckets, hashes = (column.to_numpy() for column in batch.columns[:2])
         keyed = buckets != NO_BUCKET
         digest.include(buckets[keyed], hashes[keyed])
         null_keys += int((~keyed).sum())
-    return Scanned(digest, null_keys=null_keys)
+        if file_buckets:
+            include_by_file(files, batch.filter(pa.array(keyed)), "bucket", file_buckets)
+    return Scanned(digest, null_keys=null_keys, by_file=files if file_buckets else None)
 
 
-def _collect_hashes(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, *, limit: int) -> pa.Table:
+def include_by_file(files: dict[int, FileScan], rows: pa.RecordBatch, position: str, bucket_count: int) -> None:
+    """Add rows with ``hash``, ``FILE`` and ``VALUE`` to what is known of their files."""
+    numbers = rows.column(FILE).to_numpy()
+    for number in np.unique(numbers).tolist():
+        found = files.setdefault(number, FileScan(Digest.empty(bucket_count)))
+        found.include(rows.filter(pa.array(numbers == number)), position)
+
+
+def _collect_hashes(
+    frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, *, limit: int, also: Sequence[str]
+) -> pa.Table:
     """Return ``bucket`` and ``hash`` of every row, but of partition n (from 0) ``limit / (n + 1)`` rows at most.
 
     That is enough for rows that are spread evenly, however many the partitions, whose number is not known before Spark
@@ -94,9 +149,10 @@ def _collect_hashes(frame: DataFrame, shape: RowShape, prefix: str, bucket_count
         shape.bucket(prefix, bucket_count).cast("int").alias("bucket"),
         shape.hash(prefix).alias("hash"),
         F.monotonically_increasing_id().alias("number"),
+        *also,
     )
     few = hashed.where(taken < F.lit(limit) + rank)
-    return few.select("bucket", F.when(taken < F.lit(limit), F.col("hash")).alias("hash")).toArrow()
+    return few.select("bucket", F.when(taken < F.lit(limit), F.col("hash")).alias("hash"), *also).toArrow()
 
 
 def _scan_all(frame: DataFrame, shape: RowShape, prefix: str) -> Scanned:

@@ -12,8 +12,9 @@ from pyspark.sql import functions as F
 from tidemark.collections.declarations.collection import Guards, OnNullKey
 from tidemark.collections.digest.digest import Digest
 from tidemark.collections.digest.driver_room import DRIVER_ROOM
+from tidemark.collections.digest.file_digests import choose_file_buckets
 from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
-from tidemark.collections.digest.scan import Scanned, scan_digest
+from tidemark.collections.digest.scan import FileScan, Scanned, scan_digest
 from tidemark.collections.quality.guards import (
     SAMPLE_ROWS,
     Counts,
@@ -45,6 +46,7 @@ from tidemark.collections.reconcile.strategy import (
     fits_driver,
     needs_finer_look,
 )
+from tidemark.collections.sources.followed_files import FollowedFiles
 from tidemark.errors import GuardRefused, SourceMoved
 from tidemark.iceberg.files.arrow_values import to_rows, to_tuples
 
@@ -74,11 +76,15 @@ def _equal(left: Digest, right: Digest) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """The digests and row counts of both sides; ``refusal`` if a guard refuses the source as a whole."""
+    """The digests and row counts of both sides; ``refusal`` if a guard refuses the source as a whole.
+
+    ``by_file`` has the digests of the files that have rows, by their numbers, if they are known.
+    """
 
     source: Digest
     before: Digest
     counts: Counts
+    by_file: dict[int, FileScan] | None = None
     refusal: GuardRefused | None = None
 
 
@@ -111,6 +117,7 @@ class Comparison:
     state: str  # the name of the state of the source; may be empty
     guards: Guards
     scratch: str  # a folder (URI) for this comparison alone, which need not exist; the caller removes the folder
+    files: FollowedFiles | None = None  # then ``desired`` has the columns ``FILE`` and ``VALUE``, too
 
     @property
     def shape(self) -> RowShape:
@@ -141,8 +148,8 @@ class Comparison:
             self._check_source(source, counts)
         except GuardRefused as refusal:
             return Scan(source=source.digest, before=before, counts=counts, refusal=refusal)
-        finest = self._scan_finer(source.digest, before, bucket_counts[1:])
-        return Scan(source=finest, before=before, counts=counts)
+        finest = self._scan_finer(source, before, bucket_counts[1:])
+        return Scan(source=finest.digest, before=before, counts=counts, by_file=finest.by_file)
 
     def compare(self, scan: Scan) -> Difference:
         """Return the corrections; the guards have not judged their number yet.
@@ -180,26 +187,31 @@ class Comparison:
             return replace(difference, refusal=refusal)
         return difference
 
-    def _scan_finer(self, digest: Digest, before: Digest, finer: tuple[int, ...]) -> Digest:
+    def _scan_finer(self, scanned: Scanned, before: Digest, finer: tuple[int, ...]) -> Scanned:
         """Hash the source in more buckets while more buckets leave fewer rows to compare; return the finest digest."""
         for bucket_count in finer:
-            if not _equal(digest, before):
-                digest = self._scan_again(digest, bucket_count)
-        differing, finest = len(digest.differing(before)), before.bucket_count
-        bucket_count = min(digest.bucket_count, finest)
+            if not _equal(scanned.digest, before):
+                scanned = self._scan_again(scanned.digest, bucket_count)
+        differing, finest = len(scanned.digest.differing(before)), before.bucket_count
+        bucket_count = min(scanned.digest.bucket_count, finest)
         if before.row_count and needs_finer_look(differing=differing, bucket_count=bucket_count, finest=finest):
-            digest = self._scan_again(digest, finest)
-        return digest
+            scanned = self._scan_again(scanned.digest, finest)
+        return scanned
 
-    def _scan_again(self, coarser: Digest, bucket_count: int) -> Digest:
-        finer = self._scan_source(bucket_count).digest
-        if not _equal(finer, coarser):
+    def _scan_again(self, coarser: Digest, bucket_count: int) -> Scanned:
+        finer = self._scan_source(bucket_count)
+        if not _equal(finer.digest, coarser):
             raise SourceMoved("the source changed between two passes that hashed it")
         return finer
 
     def _scan_source(self, bucket_count: int) -> Scanned:
-        expected = self.pinned.head.row_count
-        return scan_digest(self.desired, self.shape, NEW, bucket_count, expected_rows=expected)
+        files, expected = self.files, self.pinned.head.row_count
+        if files is not None and not expected:
+            expected = files.guess_rows()
+        buckets = None if files is None else choose_file_buckets(rows=expected, files=len(files.listing.files))
+        return scan_digest(
+            self.desired, self.shape, NEW, bucket_count, expected_rows=expected, file_buckets=buckets or 0
+        )
 
     def _check_source(self, source: Scanned, counts: Counts) -> None:
         if source.null_keys and self.guards.on_null_key is OnNullKey.REFUSE:

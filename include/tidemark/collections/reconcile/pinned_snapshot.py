@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, StructType, TimestampNTZType
 
 from tidemark.collections.digest.digest import Digest, DigestNote, digest_from_bytes, digest_to_bytes
+from tidemark.collections.digest.file_digests import FileDigests
 from tidemark.collections.digest.row_layout import OLD, RowShape
 from tidemark.collections.digest.scan import scan_digest
 from tidemark.collections.reconcile.strategy import blend_change_rate, choose_bucket_count, kept_bucket_count
@@ -21,7 +22,7 @@ from tidemark.errors import CorruptState
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.reading.spark import FILE, POSITION, pinned
 from tidemark.iceberg.shard.column_names import TIME
-from tidemark.iceberg.shard.digest_file import read_digest
+from tidemark.iceberg.shard.digest_file import PARTS_TYPE, read_digest
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS
 from tidemark.iceberg.shard.shard import Shard
@@ -62,6 +63,16 @@ class Pinned:
             log.warning("the digest of %s is scanned anew: %s", ".".join(self.head.table.name()), error)
             return None
 
+    @cached_property
+    def file_digests(self) -> FileDigests | None:
+        """The digests of the files that the rows were made from, if they are kept."""
+        blob = read_digest(self.head, PARTS_TYPE) if self.trusts_digest else None
+        try:
+            return None if blob is None else FileDigests.from_bytes(blob, self.shape.layout)
+        except CorruptState as error:
+            log.warning("the digests of the files of %s are made anew: %s", ".".join(self.head.table.name()), error)
+            return None
+
     def wrong_buckets(self) -> int:
         """Return in how many buckets the kept digest is not that of the rows; none without a usable digest."""
         if (kept := self.digest) is None:
@@ -90,14 +101,14 @@ class Pinned:
         return max(_LEAST_ROW_BYTES, _UNPACKED * self.head.size_bytes // max(1, self.head.row_count))
 
     def digest_to_keep(
-        self, digest: Digest | None, *, changed: int, source: str, compared_ms: int, mark: str, rows_stay: bool
+        self, digest: Digest | None, *, changed: int, source: str, compared_ms: int, mark: str, keeps_file: bool
     ) -> tuple[str, bytes | None]:
         """Return the note for the next run, and the digest to keep; None if the stored digest stays right.
 
         ``digest`` covers the rows after the run; None if unknown, and then no digest is kept. ``changed`` rows were
-        corrected; ``rows_stay`` if the rows of the snapshot stay as they are. ``source`` is the name of the state of
-        the source that the rows equal after the run, all of them compared at ``compared_ms``; empty without one.
-        ``mark`` says from where the next run can follow the changes of the source.
+        corrected; ``keeps_file`` if neither the rows of the snapshot change, nor what is kept beside the digest.
+        ``source`` is the name of the state of the source that the rows equal after the run, all of them compared at
+        ``compared_ms``; empty without one. ``mark`` says from where the next run can follow the changes of a table.
         """
         if digest is None:
             return "", None
@@ -109,7 +120,7 @@ class Pinned:
         note = str(DigestNote(buckets, rate, is_quiet=is_quiet, source=source, compared_ms=compared_ms, mark=mark))
         folded = digest.fold(min(digest.bucket_count, buckets))
         kept = None if self.head.is_empty else self.digest
-        if rows_stay and kept is not None and kept.bucket_count == folded.bucket_count:
+        if keeps_file and kept is not None and kept.bucket_count == folded.bucket_count:
             return note, None
         return note, digest_to_bytes(folded, self.shape.layout)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -22,10 +23,11 @@ from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.digest.row_layout import NEW, OLD
+from tidemark.collections.digest.scan import FILE, VALUE
 from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides, check_foreign_commits
 from tidemark.collections.reconcile.choosing.same_source import is_due, name_decisive, name_desired, vouches
 from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded, Difference, Scan, kept_rows
-from tidemark.collections.reconcile.following.iceberg_rows import FollowingIceberg
+from tidemark.collections.reconcile.following.follow import Followable, Followed, digests_of
 from tidemark.collections.reconcile.following.row_lookup import RowLookup
 from tidemark.collections.reconcile.pinned_snapshot import Pinned, in_slice, pin_snapshot
 from tidemark.collections.reconcile.vanished_columns import check_columns_occur
@@ -33,8 +35,9 @@ from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark
 from tidemark.collections.schema.renaming import refuse_if_pending
 from tidemark.collections.sources.errors import CannotFollow, first_line
+from tidemark.collections.sources.followed_files import FollowedFiles
 from tidemark.collections.sources.formats.source import open_source
-from tidemark.collections.sources.iceberg_changes import FileChanges, Mark
+from tidemark.collections.sources.iceberg_changes import FollowedTable
 from tidemark.collections.sources.opened_source import OpenedSource, Opening
 from tidemark.collections.sources.scratch_folder import scratch_folder
 from tidemark.collections.staged.batches import corrections_branch, own_corrections
@@ -191,7 +194,7 @@ class Attempt:
     began_ms: int = field(init=False)  # pin: before the source was looked at
     pinned: Pinned = field(init=False)  # pin
     source: OpenedSource = field(init=False)  # open
-    files: FileChanges | None = None  # follow: of the source; None if all rows are compared
+    followed: Followed | None = None  # follow: None if all rows are compared
     fallback: str = ""  # follow: why the changes could not be followed
     comparison: Comparison = field(init=False)  # scan
     scanned: Scan = field(init=False)  # scan
@@ -218,13 +221,47 @@ class Attempt:
         return self.state if is_to_keep else ""
 
     @property
-    def mark(self) -> str:
-        """What the next run needs to follow the changes of the source; empty if it cannot."""
-        followed, declaration = self.source.followed, self.run.declaration
+    def is_followable(self) -> bool:
+        """Whether the changes of the source alone decide what the next run corrects."""
+        declaration = self.run.declaration
         rule = declaration.guards.on_duplicate_key  # which row of a key is the first one depends on all of them
-        if followed is None or not self.state_to_keep or declaration.scope is not None or rule is not None:
+        is_whole = declaration.scope is None and rule is None and not self.run.overrides.are_given
+        return is_whole and self.source.followed is not None
+
+    @property
+    def files_to_scan(self) -> FollowedFiles | None:
+        """The files of which a scan of all rows keeps the digests one by one; None if the next run cannot use these."""
+        files = self.source.followed
+        if not isinstance(files, FollowedFiles) or not self.is_followable:
+            return None
+        try:
+            return files if files.by_number else None
+        except CannotFollow as reason:
+            log.warning("the next run of %s will compare all rows: %s", self.run.shard.name, reason)
+            return None
+
+    @property
+    def mark(self) -> str:
+        """What the next run needs to follow the changes of an Iceberg table; empty if it cannot."""
+        followed = self.source.followed
+        if not isinstance(followed, FollowedTable) or not self.is_followable or not self.state_to_keep:
             return ""
-        return str(followed.mark(name_decisive(declaration, self.pinned.head)))
+        return str(followed.mark(name_decisive(self.run.declaration, self.pinned.head)))
+
+    @property
+    def file_digests(self) -> bytes | None:
+        """What the next run needs to follow the changes of files; None if it cannot, or if nothing changes."""
+        files, difference, kept = self.source.followed, self.difference, self.pinned.file_digests
+        if not isinstance(files, FollowedFiles) or not self.is_followable or difference.digest is None:
+            return None
+        found = self.followed.file_digests if self.followed else None
+        if self.followed is None and self.scanned.by_file is not None:
+            decided_by, by_file = name_decisive(self.run.declaration, self.pinned.head), self.scanned.by_file
+            with suppress(CannotFollow):
+                found = digests_of(files, by_file, decided_by=decided_by, since_ms=self.began_ms)
+        if found is None or (self.has_nothing_to_publish and kept is not None and found.says_the_same_as(kept)):
+            return None
+        return found.to_bytes(self.pinned.shape.layout)
 
     @property
     def unnoticed(self) -> str:
@@ -295,7 +332,7 @@ class Attempt:
             "unnoticed": self.unnoticed,
             "sample": self.sample,
             FALLBACK: self.fallback,
-            FILES: self.files and self.files.to_json(),
+            FILES: self.followed and self.followed.files,
             INPUT_COLUMNS: self.source.input_columns,
         }
         corrected = Outcome.STAGED if run.stages else Outcome.CORRECTED
@@ -339,26 +376,21 @@ def open_declared(attempt: Attempt) -> None:
 
 
 def follow(attempt: Attempt) -> None:
-    """Find the corrections by the files of the source that came and went, or note why all rows are to be compared."""
-    run, pinned, source, note = attempt.run, attempt.pinned, attempt.source, attempt.pinned.note
-    followed, since = source.followed, Mark.parse(note.mark)
-    is_asked_for = run.is_full or is_due(note.compared_ms, run.declaration.verify_after_ms, now_ms=attempt.began_ms)
-    if since is None or is_asked_for or followed is None or not attempt.trusts_digest:
+    """Find the corrections by what changed in the source, or note why all rows are to be compared."""
+    run, pinned, source = attempt.run, attempt.pinned, attempt.source
+    compared_ms, after_ms = pinned.note.compared_ms, run.declaration.verify_after_ms
+    if run.is_full or is_due(compared_ms, after_ms, now_ms=attempt.began_ms) or not attempt.trusts_digest:
         return
+    followable = Followable(
+        source=source,
+        lookup=RowLookup(run.spark, pinned),
+        guards=run.overrides.apply(run.declaration.guards),
+        decided_by=name_decisive(run.declaration, pinned.head),
+        leaves_out_others=run.declaration.declares_columns,
+        began_ms=attempt.began_ms,
+    )
     try:
-        if since.decided_by != name_decisive(run.declaration, pinned.head):
-            raise CannotFollow("the declaration, or a column of the collection, is another one")
-        if pinned.digest is None or not pinned.head.is_of_last_commit:
-            raise CannotFollow("no digest of the stored rows is kept")
-        changes = followed.find_changes(since, keys_suffice=pinned.shape.is_keyed)
-        following = FollowingIceberg(
-            changes=changes,
-            lookup=RowLookup(run.spark, pinned),
-            guards=run.overrides.apply(run.declaration.guards),
-            where=source.where,
-            leaves_out_others=run.declaration.declares_columns,
-        )
-        attempt.difference, attempt.files = following.compare(), changes
+        attempt.followed = followable.follow()
     except CannotFollow as reason:
         attempt.fallback = str(reason)
     except TidemarkError:
@@ -370,23 +402,36 @@ def follow(attempt: Attempt) -> None:
         log.info("all rows of %s are compared: %s", run.shard.name, attempt.fallback)
 
 
-def wanted_rows(attempt: Attempt) -> tuple[DataFrame, Column | None]:
-    """Return the rows of the open source that the run is about, numbered, and the condition that limits them."""
+def wanted_rows(attempt: Attempt, files: FollowedFiles | None = None) -> tuple[DataFrame, Column | None]:
+    """Return the rows of the open source that the run is about, numbered, and the condition that limits them.
+
+    With ``files`` the rows also have the columns ``FILE`` and ``VALUE``.
+    """
     run, shape, source = attempt.run, attempt.pinned.shape, attempt.source
     stored = from_spark(shape.schema, where=f"collection {run.shard.name!r}")
-    desired = conform(source.desired, stored, where=source.where, leave_out_others=run.declaration.declares_columns)
+    desired = conform(
+        source.desired,
+        stored,
+        where=source.where,
+        leave_out_others=run.declaration.declares_columns,
+        also=[] if files is None else [files.number.alias(FILE)],
+    )
     condition = None
     if run.slice is not None and run.declaration.scope is not None:
         condition = in_slice(run.declaration.scope.column, run.slice, shape.schema)
         desired = desired.where(condition)
-    return shape.number(desired, NEW), condition
+    if files is None:
+        return shape.number(desired, NEW), condition
+    numbered = shape.number(desired, NEW, F.col(FILE))
+    return numbered.withColumn(VALUE, RowLookup(run.spark, attempt.pinned).value), condition
 
 
 def scan(attempt: Attempt) -> None:
     """Compute the digest of the source, and look up or compute the digest of the pinned rows."""
     run, pinned, source = attempt.run, attempt.pinned, attempt.source
     with source.reading():
-        desired, condition = wanted_rows(attempt)
+        files = attempt.files_to_scan
+        desired, condition = wanted_rows(attempt, files)
         attempt.comparison = Comparison(
             pinned=pinned,
             condition=condition,
@@ -395,17 +440,21 @@ def scan(attempt: Attempt) -> None:
             state=attempt.state,
             guards=run.overrides.apply(run.declaration.guards),
             scratch=attempt.scratch,
+            files=files,
         )
-        if attempt.files is None:
+        if attempt.followed is None:
             attempt.scanned = attempt.comparison.scan()
 
 
 def compare(attempt: Attempt) -> None:
     """Find the corrections: rows to insert, rows to retract."""
-    if attempt.files is not None:
+    followed = attempt.followed
+    if followed is not None and followed.difference is not None:
+        attempt.difference = followed.difference
         return
+    scanned = attempt.scanned if followed is None or followed.scan is None else followed.scan
     with attempt.source.reading():
-        attempt.difference = attempt.comparison.compare(attempt.scanned)
+        attempt.difference = attempt.comparison.compare(scanned)
 
 
 def judge(attempt: Attempt) -> None:
@@ -451,13 +500,14 @@ def publish(attempt: Attempt) -> None:
     """
     run, pinned, batch, lower = attempt.run, attempt.pinned, attempt.batch, attempt.pinned.upper
     assert attempt.writer is not None  # noqa: S101 - a plan does not publish
+    file_digests = attempt.file_digests
     note, digest = pinned.digest_to_keep(
         attempt.difference.digest,
         changed=attempt.difference.counts.inserted + attempt.difference.counts.retracted,
         source=attempt.state_to_keep,
-        compared_ms=attempt.began_ms if attempt.files is None else pinned.note.compared_ms,
+        compared_ms=attempt.began_ms if attempt.followed is None else pinned.note.compared_ms,
         mark=attempt.mark,
-        rows_stay=attempt.has_nothing_to_publish,
+        keeps_file=attempt.has_nothing_to_publish and file_digests is None,
     )
     covered, touched = attempt.staged_corrections(pinned.head)
     schema_id = pinned.head.table.metadata.current_schema_id
@@ -484,6 +534,7 @@ def publish(attempt: Attempt) -> None:
                 lower=lower,
                 new_upper=attempt.time + 1,
                 digest=digest,
+                digest_parts=file_digests,
                 digest_note=note,
                 digest_schema_id=schema_id,
                 branches=obsolete,
@@ -496,6 +547,7 @@ def publish(attempt: Attempt) -> None:
                 lower=lower,
                 new_upper=attempt.time + 1,
                 digest=digest,
+                digest_parts=file_digests,
                 digest_note=note,
             )
         attempt.upper = published.state.upper

@@ -81,6 +81,11 @@ def _bucket_count(rows: int, rows_per_bucket: int) -> int:
     return min(max(COARSEST, 1 << (rows // rows_per_bucket).bit_length()), FINEST)
 
 
+def is_worth_filtering(*, differing: int, bucket_count: int) -> bool:
+    """Say whether to compare the rows of the differing buckets, and not to hash the source in finer ones first."""
+    return differing < _FINER_FROM * bucket_count
+
+
 def needs_finer_look(*, differing: int, bucket_count: int, finest: int) -> bool:
     """Say whether to hash the source once more, in ``finest`` buckets, before rows are compared.
 

@@ -18,6 +18,7 @@ from tidemark.locations import to_path
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
+    from tidemark.collections.sources.followed_files import FollowedFiles
     from tidemark.collections.sources.iceberg_changes import FollowedTable
     from tidemark.iceberg.shards import Shards
 
@@ -55,7 +56,7 @@ class OpenedSource:
     pinnable: bool
     pins: tuple[Pin, ...] = ()
     state: tuple[Pin, ...] | None = None  # whose names together name the rows, also those of a copy; None: nothing does
-    followed: FollowedTable | None = None  # whose files alone decide the rows; None: changes cannot be followed
+    followed: FollowedTable | FollowedFiles | None = None  # whose files decide the rows; None: cannot be followed
     place: str = ""  # where the rows come from, for messages
     input_columns: Mapping[str, list[str]] = field(default_factory=dict)  # of each input of a query
     # Returns the columns that occur in any row; None if a row without a column is an error already.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from tidemark.collections.sources.file_listing import FileListing, have_moved
+from tidemark.collections.sources.file_listing import FileListing, FileState, have_moved
 from tidemark.errors import TidemarkError
 from tidemark.interval import Interval, fill_interval, time_text
 from tidemark.settings import Settings
@@ -68,15 +68,17 @@ class FilesPin:
         return have_moved(self.listing, self.spark)
 
     def is_still(self, since_ms: int) -> bool:
-        """Look at times alone, since ``moved`` has looked at the same files: some file systems tell whole seconds.
+        """Look at times alone, since ``moved`` has looked at the same files."""
+        return all(is_settled(file, since_ms) for file in self.listing.files)
 
-        A file of the same size that replaced one in the same second has the same name.
-        """
-        settled_ns = (since_ms - _SETTLED_MS) * 1_000_000
-        return all(
-            file.changed_ns % _SECOND_NS or max(file.modified_ns, file.changed_ns) < settled_ns
-            for file in self.listing.files
-        )
+
+def is_settled(file: FileState, since_ms: int) -> bool:
+    """Say whether a change of the file after ``since_ms`` would show: some file systems tell whole seconds.
+
+    A file of the same size that replaced one in the same second has the same name.
+    """
+    settled_ns = (since_ms - _SETTLED_MS) * 1_000_000
+    return file.changed_ns % _SECOND_NS > 0 or max(file.modified_ns, file.changed_ns) < settled_ns
 
 
 @dataclass(frozen=True, slots=True)

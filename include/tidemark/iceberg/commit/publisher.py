@@ -70,6 +70,7 @@ class Proposal:
     set_properties: Mapping[str, str] = field(default_factory=dict)  # beside the state, for readers without a JVM
     # A digest is kept through commits that leave the contents alone; a change of contents brings its own or drops it.
     digest: bytes | Literal["keep"] | None = "keep"
+    digest_parts: bytes | None = None  # of a digest that is given
     outdates_staged: bool = False  # corrections that were computed before must not be published, as if rows had changed
     resets_foreign: bool = False  # put main back on our own state if foreign commits lie above it
     resets_foreign_updates: bool = False  # the same for the change log; a change of updates does so anyway
@@ -229,7 +230,7 @@ class Publication:
         proposal = replace(proposal, state=present)
         builder = SnapshotBuilder(head.table, commit_uuid=UUID(self.commit_id), attempt=self._attempt)
         if isinstance(proposal.digest, bytes) and self._digest_file is None:
-            self._digest_file = write_digest(head.table, self.commit_id, proposal.digest)
+            self._digest_file = write_digest(head.table, self.commit_id, proposal.digest, proposal.digest_parts)
         with naming_damage(self.shard.load):
             requirements, updates, snapshot = _assemble(head, proposal, builder, self._digest_file)
         kept = AssertFilesKept.of(head.table, builder, (branch for branch, _ in proposal.branches))

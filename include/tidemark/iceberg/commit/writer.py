@@ -66,6 +66,7 @@ class Writer:
         lower: Frontier,
         new_upper: Frontier,
         digest: bytes | None = None,
+        digest_parts: bytes | None = None,
         digest_note: str = "",
         commit_id: str | None = None,
         raise_to: int | None = None,
@@ -83,6 +84,7 @@ class Writer:
             lower: The upper that the batches were computed against.
             new_upper: The upper afterwards; every ``_time`` lies in ``[lower, new_upper)``.
             digest: The digest of the contents after the batches; without one, the next run has to scan.
+            digest_parts: The digests of which that is the sum.
             digest_note: How the digest was made; stored as ``tidemark.digest``.
             commit_id: Give one to find the commit again after a crash; a UUID.
             raise_to: Raise the token for this generation in the same commit, which fences every writer that joined
@@ -133,6 +135,7 @@ class Writer:
                 branches=tuple(branch for batch in batches for branch in batch.branches),
                 set_properties=properties or {},
                 digest=digest,
+                digest_parts=digest_parts,
                 outdates_staged=outdates_staged,
                 resets_foreign=True,
                 resets_foreign_updates=True,
@@ -146,6 +149,7 @@ class Writer:
         lower: Frontier,
         new_upper: Frontier,
         digest: bytes | None = None,
+        digest_parts: bytes | None = None,
         digest_note: str | None = None,
         digest_schema_id: int | None = None,
         branches: tuple[tuple[str, int], ...] = (),
@@ -156,9 +160,10 @@ class Writer:
         Foreign commits on main stay; those on the change log are undone, because nobody reads them as changes.
 
         ``digest`` is another digest of the same contents, for example a finer one, and ``digest_note`` says how it was
-        made; None keeps what is stored. ``digest_schema_id`` is the schema of the hashed rows; None: the current one.
-        ``branches`` are staging branches, with the snapshots they point at, that the same commit removes. With
-        ``outdates_staged`` no correction that was staged before can be published any more.
+        made; None keeps what is stored. ``digest_parts`` are the digests of which it is the sum. ``digest_schema_id``
+        is the schema of the hashed rows; None: the current one. ``branches`` are staging branches, with the snapshots
+        they point at, that the same commit removes. With ``outdates_staged`` no correction that was staged before can
+        be published any more.
 
         Raises as ``publish``; ``InputsGone`` if the schema has changed since.
         """
@@ -176,6 +181,7 @@ class Writer:
                 state=state,
                 branches=branches,
                 digest=new_digest,
+                digest_parts=digest_parts,
                 outdates_staged=outdates_staged,
                 resets_foreign_updates=True,
             )

@@ -1,8 +1,9 @@
 """The digest of a shard, kept as an Iceberg statistics file so that other engines and orphan removal leave it alone.
 
-The file is a Puffin file with one zstd blob, whose content only the collection layer understands. The file is bound to
-our last own snapshot of main and to the schema of that snapshot: a column that was dropped and added again has its old
-name and type, and other values. The digest is a short-cut: without a file that fits, the reader scans the rows.
+The file is a Puffin file with a zstd blob, whose content only the collection layer understands. A second blob may say
+of what the digest consists. The file is bound to our last own snapshot of main and to the schema of that snapshot: a
+column that was dropped and added again has its old name and type, and other values. The digest is a short-cut: without
+a file that fits, the reader scans the rows.
 """
 
 from __future__ import annotations
@@ -18,26 +19,38 @@ from pyiceberg.table.statistics import StatisticsFile
 from tidemark.iceberg.shard.head import ShardHead
 
 BLOB_TYPE = "tidemark-digest-v1"
+PARTS_TYPE = "tidemark-digest-parts-v1"
 _FILE = "tidemark.file"  # the name that the file was written under; older files do not say so
 
 
-def write_digest(table: Table, name: str, payload: bytes) -> StatisticsFile:
-    """Write ``payload`` as the Puffin file ``name``; the snapshot id is filled in by the commit that binds it."""
+def write_digest(table: Table, name: str, payload: bytes, parts: bytes | None = None) -> StatisticsFile:
+    """Write ``payload`` as the Puffin file ``name``; the snapshot id is filled in by the commit that binds it.
+
+    ``parts`` are the digests of which ``payload`` is the sum.
+    """
     path = table.location_provider().new_metadata_location(f"tidemark-digest-{name}.puffin")
-    blob = zstandard.ZstdCompressor(level=1).compress(payload)  # sums of hashes hardly compress: be quick
-    description = {
-        "type": BLOB_TYPE,
-        "fields": [],
-        "snapshot-id": -1,
-        "sequence-number": -1,
-        "offset": len(MAGIC_BYTES),
-        "length": len(blob),
-        "compression-codec": "zstd",
-        "properties": {_FILE: _name_of(path)},
-    }
-    footer = json.dumps({"blobs": [description]}).encode()
+    compressor = zstandard.ZstdCompressor(level=1)  # sums of hashes hardly compress: be quick
+    content, descriptions = MAGIC_BYTES, []
+    for blob_type, given in ((BLOB_TYPE, payload), (PARTS_TYPE, parts)):
+        if given is None:
+            continue
+        blob = compressor.compress(given)
+        descriptions.append(
+            {
+                "type": blob_type,
+                "fields": [],
+                "snapshot-id": -1,
+                "sequence-number": -1,
+                "offset": len(content),
+                "length": len(blob),
+                "compression-codec": "zstd",
+                "properties": {_FILE: _name_of(path)},
+            }
+        )
+        content += blob
+    footer = json.dumps({"blobs": descriptions}).encode()
     tail = MAGIC_BYTES + footer + len(footer).to_bytes(4, "little") + bytes(4) + MAGIC_BYTES
-    content = MAGIC_BYTES + blob + tail
+    content += tail
     with table.io.new_output(path).create(overwrite=True) as stream:
         stream.write(content)
     # The list of blobs stays empty in the metadata: pyiceberg refuses to load a table with a type it does not know.
@@ -63,19 +76,22 @@ def is_current(head: ShardHead) -> bool:
     return head.own.schema_id == head.table.metadata.current_schema_id
 
 
-def read_digest(head: ShardHead) -> bytes | None:
-    """Return the digest of ``head.contents``; None if no digest fits, or its file is gone, damaged or not ours."""
+def read_digest(head: ShardHead, blob_type: str = BLOB_TYPE) -> bytes | None:
+    """Return the digest of ``head.contents``; None if no digest fits, or its file is gone, damaged or not ours.
+
+    With ``PARTS_TYPE`` return the digests of which that is the sum.
+    """
     statistics = bound_file(head) if is_current(head) else None
-    return None if statistics is None else read_payload(head.table.io, statistics.statistics_path)
+    return None if statistics is None else read_payload(head.table.io, statistics.statistics_path, blob_type)
 
 
-def read_payload(io: FileIO, path: str) -> bytes | None:
+def read_payload(io: FileIO, path: str, blob_type: str = BLOB_TYPE) -> bytes | None:
     """Return what ``write_digest`` wrote at ``path``; None if the file is gone, damaged, not ours, or another one."""
     try:
         with io.new_input(path).open() as stream:
             puffin = PuffinFile(stream.read())
         for blob in puffin.footer.blobs:
-            if blob.type == BLOB_TYPE and blob.properties.get(_FILE, _name_of(path)) == _name_of(path):
+            if blob.type == blob_type and blob.properties.get(_FILE, _name_of(path)) == _name_of(path):
                 return puffin.get_blob_payload(blob)
     # Damaged lengths lead pyiceberg beyond the end of the file, and zstandard beyond the memory.
     except (FileNotFoundError, ValueError, LookupError, MemoryError, zstandard.ZstdError):

@@ -15,7 +15,7 @@ from pyspark.sql.types import ByteType, DateType, IntegerType, LongType, ShortTy
 
 from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
 from tidemark.collections.reconcile.pinned_snapshot import Pinned
-from tidemark.collections.reconcile.spark_diff import with_short_places
+from tidemark.collections.reconcile.spark_diff import bucket_frame, in_buckets, with_short_places
 from tidemark.collections.sources.errors import CannotFollow
 from tidemark.spark.quoting import quoted
 
@@ -69,7 +69,7 @@ class RowLookup:
         """Return so many copies of each row as ``wanted`` says, from numbered rows with their identities."""
         shape = self.shape
         names = [str(n) for n in range(shape.width)]
-        columns = self._columns(NEW, names)
+        columns = [column.alias(name) for column, name in self._named(NEW, names)]
         frames = [
             self._among(rows, wanted, identity=identity, position=shape.position(NEW)).select(
                 *columns, *shape.hashes(NEW), "identity"
@@ -97,7 +97,48 @@ class RowLookup:
         rows = with_short_places(self.pinned.read(self.between(bounds)))
         identity = None if by_key else shape.hash(OLD)
         found = self._among(rows, wanted, identity=identity, position=shape.position(OLD))
-        return _collect(found.select(*self._columns(OLD, names), *shape.hashes(OLD), *PLACES), len(wanted))
+        columns = [column.alias(name) for column, name in self._named(OLD, names)]
+        return _collect(found.select(*columns, *shape.hashes(OLD), *PLACES), len(wanted))
+
+    def replaced(self, came: NDArray[np.void], bounds: tuple[int, int] | None) -> pa.Table:
+        """Return the stored rows with a position of ``came``; the columns of those that equal a row of it are NULL.
+
+        No position comes twice.
+        """
+        shape, names = self.shape, [str(n) for n in range(self.shape.width)]
+        if not len(came):
+            return self._nothing(names, *PLACES)
+        wanted = pa.table({"wanted_position": came["position"], "wanted_hash": came["identity"]})
+        rows = with_short_places(self.pinned.read(self.between(bounds)))
+        found = rows.withColumn("wanted_position", shape.position(OLD)).join(
+            F.broadcast(self.spark.createDataFrame(wanted)), on="wanted_position"
+        )
+        hashed = found.withColumn("differs", shape.hash(OLD) != F.col("wanted_hash"))
+        columns = [F.when(F.col("differs"), column).alias(name) for column, name in self._named(OLD, names)]
+        return hashed.select(*columns, *shape.hashes(OLD), *PLACES).toArrow()
+
+    def stored_hashes(
+        self,
+        bounds: tuple[int, int] | None,
+        *,
+        wanted: Counted | None = None,
+        buckets: NDArray[np.int64] | None = None,
+        bucket_count: int = 1,
+    ) -> NDArray[np.void]:
+        """Return both hashes of the stored rows that equal those of ``wanted``, or lie in these ``buckets``."""
+        shape, rows = self.shape, self.pinned.read(self.between(bounds))
+        if wanted is not None:
+            if not len(wanted):
+                return wanted.pairs
+            rows = self._among(rows, wanted, identity=shape.hash(OLD), position=shape.position(OLD))
+        if buckets is not None and len(buckets) < bucket_count:
+            rows = in_buckets(rows, shape, OLD, bucket_count, bucket_frame(self.spark, buckets))
+        found = rows.select(*shape.hashes(OLD)).toArrow()
+        return as_pairs(longs(found, "position"), longs(found, "hash"))
+
+    def no_rows(self) -> pa.Table:
+        """Return no row of a source."""
+        return self._nothing([str(n) for n in range(self.shape.width)])
 
     def between(self, bounds: tuple[int, int] | None) -> Column | None:
         """Return the condition on stored rows that their value lies between ``bounds``, both included."""
@@ -116,10 +157,10 @@ class RowLookup:
         numbers = self.shape.key_indexes or range(self.shape.width)
         return next((n for n in numbers if isinstance(fields[n].dataType, _BOUNDED)), None)
 
-    def _columns(self, prefix: str, names: Sequence[str]) -> list[Column]:
+    def _named(self, prefix: str, names: Sequence[str]) -> list[tuple[Column, str]]:
         """Return the columns as the collection has them: a source may say of nested fields that they are never NULL."""
         fields = zip(self.shape.columns(prefix), self.shape.schema.fields, names, strict=True)
-        return [column.cast(field.dataType).alias(name) for column, field, name in fields]
+        return [(column.cast(field.dataType), name) for column, field, name in fields]
 
     def _among(self, rows: DataFrame, wanted: Counted, *, identity: Column | None, position: Column) -> DataFrame:
         """Return the rows with a position of ``wanted``, and an identity of it, if one is given."""
@@ -134,6 +175,15 @@ class RowLookup:
         for name in ("hash", "position", *places):
             empty = empty.append_column(name, pa.array([], pa.int64()))
         return empty
+
+
+def subtract(rows: Counted, others: Counted) -> Counted:
+    """Take ``others`` away from ``rows``; no more copies than there are."""
+    counts, at = rows.counts.copy(), np.searchsorted(rows.pairs, others.pairs)
+    is_there = at < len(rows)
+    is_there[is_there] = rows.pairs[at[is_there]] == others.pairs[is_there]
+    counts[at[is_there]] -= np.minimum(others.counts[is_there], counts[at[is_there]])
+    return Counted(rows.pairs[counts > 0], counts[counts > 0])
 
 
 def choose_copies(pairs: NDArray[np.void], wanted: Counted, order: NDArray[np.intp]) -> NDArray[np.intp] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -12,7 +13,7 @@ from pydantic import AfterValidator, Field
 from tidemark.collections.declarations.append_only import Duration, duration_ms, given
 from tidemark.collections.schema.ddl import parse_columns
 from tidemark.collections.schema.types import Columns, columns_text
-from tidemark.collections.sources.file_listing import FileListing, have_moved, list_files
+from tidemark.collections.sources.file_listing import FileListing, FileState, have_moved, list_files
 from tidemark.collections.sources.formats.source import SourceWithOptions, absolute_path
 from tidemark.collections.sources.pins import FilesPin
 from tidemark.errors import Refused, SourceMoved
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from tidemark.collections.sources.pins import Looking, Pin
 
 _SHORTEST_WATCH_MS, _LONGEST_WATCH_MS = 1_000, 3_600_000
+_BYTES_PER_ROW = 20
 _GLOB_CHARACTERS = re.compile(r"[{}\[\]*?\\]")
 
 
@@ -102,6 +104,7 @@ class FileSource(SourceWithOptions):
         Raises ``SourceMoved`` if a file changed meanwhile.
         """
         from tidemark.collections.sources.errors import translating
+        from tidemark.collections.sources.followed_files import FollowedFiles
         from tidemark.collections.sources.opened_source import OpenedSource
 
         listing = list_files(self.path, opening.spark, where=where)
@@ -109,11 +112,13 @@ class FileSource(SourceWithOptions):
             if listing.is_local:
                 self.check_files(listing, where)
             with translating(where):
-                desired = self._read(opening, listing)
+                desired = self._read(opening, listing.files, base=listing.base)
         except Refused as error:
             if have_moved(listing, opening.spark):  # a file that is being replaced looks damaged
                 raise SourceMoved(f"{where} was changed while it was opened: {error}", hint="run again") from error
             raise
+        reads = partial(self._read, opening, base=listing.base, like=desired)
+        followed = FollowedFiles(opening.spark, listing, desired, reads, partial(self.guess_rows, listing))
         occurring = partial(self._occurring_columns, opening, listing, where) if self.may_omit_columns else None
         pins = (FilesPin(listing, opening.spark),)
         return OpenedSource(
@@ -122,6 +127,7 @@ class FileSource(SourceWithOptions):
             pins=pins,
             state=pins,
             pinnable=True,
+            followed=followed if followed.can_tell_files else None,
             place=self.path,
             occurring_columns=occurring,
         )
@@ -135,18 +141,25 @@ class FileSource(SourceWithOptions):
 
         with translating(where):
             undeclared = self.model_copy(update={"columns_text": None})
-            found = frozenset(undeclared._read(opening, listing).columns)  # noqa: SLF001 - the same class
+            found = frozenset(undeclared._read(opening, listing.files, base=listing.base).columns)  # noqa: SLF001 - the same class
         if have_moved(listing, opening.spark):
             raise SourceMoved(f"{where} was changed while it was searched for columns", hint="run again")
         return found
 
-    def _read(self, opening: Opening, listing: FileListing) -> Any:
+    def guess_rows(self, listing: FileListing) -> int:
+        """Return about how many rows the files have."""
+        return listing.size_bytes // _BYTES_PER_ROW
+
+    def _read(self, opening: Opening, files: Sequence[FileState], *, base: str | None, like: Any = None) -> Any:
+        """Return the rows of these files below the folder ``base``, with the columns of the frame ``like``."""
         reader = opening.spark.read.format(self.format).options(**self.default_options)
-        if listing.base is not None:
-            reader = reader.option("basePath", listing.base)
-        if self.columns is not None and not self.has_types:
+        if base is not None:
+            reader = reader.option("basePath", base)
+        if like is not None:
+            reader = reader.schema(like.schema)
+        elif self.columns is not None and not self.has_types:
             reader = reader.schema(columns_text(self.columns))
-        return reader.options(**self.spark_options).load([_literal(file.uri) for file in listing.files])
+        return reader.options(**self.spark_options).load([_literal(file.uri) for file in files])
 
 
 def _literal(uri: str) -> str:

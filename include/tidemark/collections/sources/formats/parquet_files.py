@@ -35,6 +35,12 @@ class ParquetSource(FileSource):
     def columns_of(self, listing: FileListing, where: str) -> Columns | None:
         return None if self.is_set("mergeSchema") else parquet_columns(listing, where=where)
 
+    def guess_rows(self, listing: FileListing) -> int:
+        if not listing.is_local:
+            return super().guess_rows(listing)
+        with ThreadPoolExecutor(_READERS) as pool:
+            return sum(pool.map(_footer_rows, listing.files))
+
     @classmethod
     def open_batch(cls, path: Path, form: CsvForm, names: tuple[str, ...]) -> BatchFile:  # noqa: ARG003 - the signature of FileSource
         import pyarrow.parquet as pq
@@ -100,3 +106,14 @@ def _footer_columns(file: FileState, where: str) -> Columns:
     except (pa.ArrowInvalid, OSError) as error:
         reason = str(error).splitlines()[0]
         raise Refused(f"{where}: {file.local_path} is no readable Parquet file: {reason}", hint="replace it") from error
+
+
+def _footer_rows(file: FileState) -> int:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(file.local_path) as opened:
+            return int(opened.metadata.num_rows)
+    except (pa.ArrowInvalid, OSError):  # whoever reads the rows says so
+        return 0

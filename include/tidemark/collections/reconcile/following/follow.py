@@ -1,0 +1,109 @@
+"""Follows a source whose changes can be told: an Iceberg table, or files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidemark.collections.declarations.collection import Guards
+from tidemark.collections.digest.digest import Digest
+from tidemark.collections.digest.file_digests import FEWEST_BUCKETS, FileDigests
+from tidemark.collections.digest.scan import FileScan
+from tidemark.collections.reconcile.comparison import Difference, Scan
+from tidemark.collections.reconcile.following.iceberg_rows import FollowingIceberg
+from tidemark.collections.reconcile.following.replaced_files import FollowingFiles, Unsettled, describe_files
+from tidemark.collections.reconcile.following.row_lookup import RowLookup
+from tidemark.collections.sources.errors import CannotFollow
+from tidemark.collections.sources.followed_files import FollowedFiles
+from tidemark.collections.sources.iceberg_changes import FollowedTable, Mark
+from tidemark.collections.sources.opened_source import OpenedSource
+from tidemark.collections.sources.pins import name_state
+
+_OTHER_DECLARATION = "the declaration, or a column of the collection, is another one"
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What is known without a look at all rows: the corrections, or else the digests of both sides."""
+
+    files: Mapping[str, int]  # how many came and went, for the report
+    difference: Difference | None = None
+    scan: Scan | None = None
+    file_digests: FileDigests | None = None  # of the present files
+
+
+@dataclass(frozen=True)
+class Followable:
+    """One run whose source may be followed."""
+
+    source: OpenedSource
+    lookup: RowLookup
+    guards: Guards
+    decided_by: str  # names all that decides, beside the source, which rows the collection holds
+    leaves_out_others: bool  # columns of the source that the collection does not have
+    began_ms: int  # before the source was looked at
+
+    def follow(self) -> Followed | None:
+        """Return what the changes of the source tell; None if nothing was kept from which it could be followed.
+
+        Raises ``CannotFollow`` if all rows are to be compared.
+        """
+        followed, pinned = self.source.followed, self.lookup.pinned
+        if isinstance(followed, FollowedTable):
+            since = Mark.parse(pinned.note.mark)
+            found = None if since is None else self._follow_table(followed, since)
+        elif isinstance(followed, FollowedFiles):
+            kept = pinned.file_digests
+            found = None if kept is None else self._follow_files(followed, kept)
+        else:
+            found = None
+        return found
+
+    def _follow_table(self, table: FollowedTable, since: Mark) -> Followed:
+        self._check(since.decided_by, self.decided_by)
+        changes = table.find_changes(since, keys_suffice=self.lookup.shape.is_keyed)
+        following = FollowingIceberg(
+            changes=changes,
+            lookup=self.lookup,
+            guards=self.guards,
+            where=self.source.where,
+            leaves_out_others=self.leaves_out_others,
+        )
+        return Followed(changes.to_json(), following.compare())
+
+    def _follow_files(self, files: FollowedFiles, kept: FileDigests) -> Followed:
+        self._check(kept.decided_by, name_reading(files, self.decided_by))
+        following = FollowingFiles(
+            files=files,
+            kept=kept,
+            lookup=self.lookup,
+            guards=self.guards,
+            where=self.source.where,
+            leaves_out_others=self.leaves_out_others,
+            since_ms=self.began_ms,
+        )
+        changes = following.changes.to_json()
+        try:
+            return Followed(changes, following.compare(), file_digests=following.digests)
+        except Unsettled as found:
+            return Followed(changes, scan=found.scan, file_digests=following.digests)
+
+    def _check(self, decided_by: str, decided_now: str) -> None:
+        pinned = self.lookup.pinned
+        if decided_by != decided_now:
+            raise CannotFollow(_OTHER_DECLARATION)
+        if pinned.digest is None or not pinned.head.is_of_last_commit:
+            raise CannotFollow("no digest of the stored rows is kept")
+
+
+def name_reading(files: FollowedFiles, decided_by: str) -> str:
+    """Return the name of all that decides, beside the contents of the files, which rows a collection of them holds."""
+    return name_state((), decided_by, files.reading)
+
+
+def digests_of(files: FollowedFiles, by_file: Mapping[int, FileScan], *, decided_by: str, since_ms: int) -> FileDigests:
+    """Return the digests of all files, as a scan found them. The run looked at the source at ``since_ms``."""
+    bucket_count = next((scan.digest.bucket_count for scan in by_file.values()), FEWEST_BUCKETS)
+    empty = FileScan(Digest.empty(bucket_count))
+    found = describe_files(files, files.listing.files, by_file, since_ms=since_ms, empty=empty)
+    return FileDigests(name_reading(files, decided_by), found)

@@ -1,0 +1,336 @@
+"""Finds the corrections from the files of a source that came, went or were replaced.
+
+What was in the files that went is gone; their digests are kept. Rows that came and are stored as they are were in those
+files. What the digests then still miss are rows that went for good: few enough in a bucket, their sum tells which.
+Whatever is found must add up to the new sum of all files, or the rows are compared.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tidemark.collections.declarations.collection import Guards, OnNullKey
+from tidemark.collections.digest.digest import Digest
+from tidemark.collections.digest.driver_room import DRIVER_ROOM
+from tidemark.collections.digest.file_digests import FileDigest, FileDigests
+from tidemark.collections.digest.row_layout import NEW, RowShape
+from tidemark.collections.digest.scan import DRIVER_HASHES, FILE, VALUE, FileScan, include_by_file
+from tidemark.collections.quality.guards import Counts
+from tidemark.collections.reconcile.comparison import Difference, Scan
+from tidemark.collections.reconcile.driver_corrections import SmallCorrections
+from tidemark.collections.reconcile.following.found import describe
+from tidemark.collections.reconcile.following.row_lookup import (
+    Counted,
+    RowLookup,
+    as_pairs,
+    choose_copies,
+    longs,
+    subtract,
+)
+from tidemark.collections.reconcile.following.settling import settle
+from tidemark.collections.reconcile.strategy import Method, candidates_fit_driver, is_worth_filtering
+from tidemark.collections.schema.conform import conform
+from tidemark.collections.schema.convert import from_spark
+from tidemark.collections.sources.errors import CannotFollow
+from tidemark.collections.sources.file_listing import FileState
+from tidemark.collections.sources.followed_files import FollowedFiles
+from tidemark.collections.sources.pins import is_settled
+
+log = logging.getLogger(__name__)
+
+_BYTES_PER_ROW = 64  # of the driver's memory for each row that came
+MOST_KEYS = 4_000_000  # that Spark broadcasts
+MOST_SHARE = 0.5  # of the bytes of all files: comparing all rows reads the files once or twice
+LEAST_SPARED = 16 << 20  # bytes that are not read; following takes some jobs more
+_NO_ROWS = pa.table({name: pa.array([], pa.int64()) for name in ("position", "hash", VALUE)})
+_UNEVEN = 4  # times as many rows as their bytes say may lie in the files that came
+
+
+@dataclass(frozen=True)
+class FileSetChanges:
+    """How the files differ from those that the collection was made from; files that were replaced came and went."""
+
+    came: tuple[FileState, ...]
+    gone: tuple[str, ...]  # names
+
+    @classmethod
+    def between(cls, kept: FileDigests, files: Sequence[FileState]) -> FileSetChanges:
+        """Compare the files that are kept with the present ones."""
+        states = {file.uri: str(file) for file in files}
+        came = tuple(file for file in files if not _is_same(kept.files.get(file.uri), states[file.uri]))
+        gone = tuple(name for name, file in kept.files.items() if not _is_same(file, states.get(name, "")))
+        return cls(came, gone)
+
+    def to_json(self) -> dict[str, int]:
+        """Return the numbers of files, for the report."""
+        replaced = len({file.uri for file in self.came} & set(self.gone))
+        return {"added": len(self.came) - replaced, "removed": len(self.gone) - replaced, "replaced": replaced}
+
+
+def _is_same(file: FileDigest | None, state: str) -> bool:
+    return file is not None and file.state == state != ""
+
+
+class Unsettled(Exception):
+    """The digests of both sides are known, and which rows went is not: compare those of differing buckets."""
+
+    def __init__(self, scan: Scan) -> None:
+        super().__init__("which rows went is not known")
+        self.scan = scan
+
+
+@dataclass(frozen=True)
+class FollowingFiles:
+    """One run that follows the changes of its source."""
+
+    files: FollowedFiles
+    kept: FileDigests  # of the stored rows
+    lookup: RowLookup
+    guards: Guards
+    where: str  # names the source in messages
+    leaves_out_others: bool  # columns of the source that the collection does not have
+    since_ms: int  # when the run looked at the source
+    _digests: dict[str, FileDigest] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> RowShape:
+        return self.lookup.shape
+
+    @cached_property
+    def changes(self) -> FileSetChanges:
+        return FileSetChanges.between(self.kept, self.files.listing.files)
+
+    @property
+    def digests(self) -> FileDigests:
+        """The digests of the present files; ask after ``compare``."""
+        present = {file.uri: self._digests.get(file.uri) or self.kept.files[file.uri] for file in self._present}
+        return FileDigests(self.kept.decided_by, present)
+
+    @property
+    def _present(self) -> tuple[FileState, ...]:
+        return self.files.listing.files
+
+    def compare(self) -> Difference:
+        """Return the corrections; the guards have not judged their number yet.
+
+        Raises ``CannotFollow`` if all rows are to be compared, ``Unsettled`` if only those of some buckets are.
+        """
+        before = self.lookup.pinned.digest
+        assert before is not None  # noqa: S101 - nobody follows without one
+        total, changes = self.kept.total(), self.changes
+        if total.bucket_count > before.bucket_count or len(total.differing(before)):
+            log.warning("the digests of files are made anew: they do not add up to the digest of the collection")
+            raise CannotFollow("the digests of files do not add up to that of the collection")
+        most_rows = self._most_rows(before.row_count)
+        with DRIVER_ROOM.taking(_BYTES_PER_ROW * most_rows):
+            came, came_digest = self._read_came()
+            gone_digest = self.kept.total(changes.gone)
+            after = total + -gone_digest + came_digest
+            if (after.counts < 0).any():
+                raise CannotFollow("more rows went than are stored")
+            net = _Net(came, gone_digest, self.kept, changes)
+            try:
+                corrections = self._correct_keyed(net) if self.shape.is_keyed else self._correct_multiset(net)
+            except _TooManyWent as reason:
+                raise self._unsettled(before, after, reason) from None
+        difference = describe(corrections, self.lookup.pinned, self.guards)
+        assert difference.digest is not None  # noqa: S101 - ``describe`` adds the corrections to one
+        if len(difference.digest.differing(after)):
+            raise CannotFollow("what was found does not add up to the rows of all files")
+        return difference
+
+    def _most_rows(self, row_count: int) -> int:
+        """Return how many rows came at most. Raises ``CannotFollow`` if comparing all rows reads less."""
+        whole = self.files.listing.size_bytes
+        came = sum(file.size_bytes for file in self.changes.came)
+        if came > MOST_SHARE * whole or whole - came < LEAST_SPARED:
+            raise CannotFollow("most is in files that have changed, or all is little: comparing all rows takes less")
+        most_rows = int(_UNEVEN * row_count * came / max(1, whole))
+        if most_rows > DRIVER_HASHES:
+            raise CannotFollow("too many rows are in the files that changed")
+        return most_rows
+
+    def _read_came(self) -> tuple[pa.Table, Digest]:
+        """Return the hashes of the rows that came, and their digest; keep the digests of their files."""
+        bucket_count = self.kept.bucket_count
+        if not self.changes.came:
+            return _NO_ROWS, Digest.empty(bucket_count)
+        rows, by_file = self._hashes_that_came(), dict[int, FileScan]()
+        for batch in rows.to_batches():
+            include_by_file(by_file, batch, "position", bucket_count)
+        empty = FileScan(Digest.empty(bucket_count))
+        self._digests.update(
+            describe_files(self.files, self.changes.came, by_file, since_ms=self.since_ms, empty=empty)
+        )
+        return rows, reduce(Digest.__add__, (self._digests[file.uri].digest for file in self.changes.came))
+
+    def _hashes_that_came(self) -> pa.Table:
+        """Return ``position``, ``hash``, ``FILE`` and ``VALUE`` of all rows that came and have a key."""
+        shape = self.shape
+        position = shape.position(NEW)
+        if shape.is_keyed:
+            position = F.when(~shape.has_null_key(NEW), position)
+        hashes = self._rows(self.changes.came).select(
+            position.alias("position"), shape.hash(NEW).alias("hash"), FILE, self.lookup.value.alias(VALUE)
+        )
+        rows = hashes.toArrow()
+        keyed = pc.is_valid(rows.column("position"))
+        if self.guards.on_null_key is OnNullKey.REFUSE and not pc.all(keyed, min_count=0).as_py():
+            raise CannotFollow("a row without a key came")
+        return rows.filter(keyed)
+
+    def _rows(self, files: Sequence[FileState]) -> DataFrame:
+        shape = self.shape
+        stored = from_spark(shape.schema, where=f"collection {self.lookup.pinned.shard.name!r}")
+        fitted = conform(
+            self.files.open(files),
+            stored,
+            where=self.where,
+            leave_out_others=self.leaves_out_others,
+            also=[self.files.number.alias(FILE)],
+        )
+        return shape.number(fitted, NEW, F.col(FILE))
+
+    def _correct_keyed(self, net: _Net) -> SmallCorrections:
+        """A row that came replaces the stored one of its key; what is not replaced, and was in a file that went, went.
+
+        All other rows of these files are stored with the values that the files had.
+        """
+        came = net.came
+        if len(np.unique(came["position"])) < len(came):
+            raise CannotFollow("a key came more than once")
+        if len(came) > MOST_KEYS:
+            raise CannotFollow("too many rows are in the files that changed")
+        found = self.lookup.replaced(came, net.came_bounds)
+        here = as_pairs(longs(found, "position"), longs(found, "hash"))
+        if len(np.unique(here["position"])) < len(here):
+            raise CannotFollow("a key is stored more than once")
+        lost = self._find_lost(net, here)
+        changed = came[~np.isin(came, here)]
+        new = self.lookup.came(self._sides(), Counted.of(changed)) if len(changed) else self.lookup.no_rows()
+        replaced = found.filter(pa.array(~np.isin(here, came)))
+        old = pa.concat_tables([replaced, self.lookup.stored(Counted.of(lost), net.gone_bounds).cast(found.schema)])
+        return SmallCorrections(new=new, old=old.drop_columns(["time"]), shape=self.shape)
+
+    def _correct_multiset(self, net: _Net) -> SmallCorrections:
+        """A row that came and is stored was in a file that went; the youngest of equal copies go."""
+        came = Counted.of(net.came)
+        if len(came) > MOST_KEYS:
+            raise CannotFollow("too many rows are in the files that changed")
+        here = Counted.of(self.lookup.stored_hashes(net.came_bounds, wanted=came))
+        stayed = np.repeat(here.pairs, np.minimum(here.counts, came.counts[np.searchsorted(came.pairs, here.pairs)]))
+        lost = Counted.of(self._find_lost(net, stayed))
+        fresh = subtract(came, Counted.of(stayed))
+        new = self.lookup.came(self._sides(), fresh) if len(fresh) else self.lookup.no_rows()
+        stored = self.lookup.stored(lost, net.gone_bounds)
+        pairs = as_pairs(longs(stored, "position"), longs(stored, "hash"))
+        gone = choose_copies(pairs, lost, np.lexsort((-longs(stored, "time"), pairs["identity"], pairs["position"])))
+        if gone is None:
+            raise CannotFollow("two reads of the stored rows saw other rows")
+        return SmallCorrections(new=new, old=stored.take(pa.array(gone)).drop_columns(["time"]), shape=self.shape)
+
+    def _sides(self) -> list[tuple[DataFrame, Column]]:
+        return [(self._rows(self.changes.came), self.shape.hash(NEW))]
+
+    def _find_lost(self, net: _Net, stayed: NDArray[np.void]) -> NDArray[np.void]:
+        """Return the rows that were in a file that went, but for those that ``stayed`` or were replaced, each copy.
+
+        Raises ``_TooManyWent`` if they are not known.
+        """
+        bucket_count = net.gone.bucket_count
+        lost = net.gone + -Digest.of_hashes(stayed["position"], stayed["identity"], bucket_count)
+        if (lost.counts < 0).any():
+            raise _TooManyWent("rows that came are in other files, too")
+        if ((lost.counts == 0) & (lost.sums != 0).any(axis=0)).any():
+            raise _TooManyWent("a stored row is not the one that its file had")
+        buckets = np.flatnonzero(lost.counts)
+        if not len(buckets):
+            return stayed[:0]
+        share = len(buckets) / bucket_count
+        if share * self.lookup.pinned.head.row_count > DRIVER_HASHES:
+            raise _TooManyWent("too many stored rows may have gone")
+        rows = self.lookup.stored_hashes(net.gone_bounds, buckets=buckets, bucket_count=bucket_count)
+        rest = subtract(Counted.of(rows), Counted.of(stayed))
+        rows = np.repeat(rest.pairs, rest.counts)
+        gone, unsettled = settle(lost, rows["position"].copy(), rows["identity"].copy())
+        if unsettled:
+            raise _TooManyWent("many rows went, and which is not known")
+        return rows[gone]
+
+    def _unsettled(self, before: Digest, after: Digest, reason: _TooManyWent) -> Exception:
+        """Return what to raise: only the rows of differing buckets are compared, if these are few."""
+        differing = len(after.differing(before))
+        at_most = int((before.row_count + after.row_count) * differing / after.bucket_count)
+        fits = candidates_fit_driver(at_most, self.lookup.pinned.row_bytes, Method.BUCKETS)
+        if not fits or not is_worth_filtering(differing=differing, bucket_count=after.bucket_count):
+            return CannotFollow(str(reason))
+        if not after.row_count and not self.guards.allow_empty:
+            return CannotFollow("no row would be left")
+        foreign = self.lookup.pinned.head.foreign
+        counts = Counts(source=after.row_count, stored=before.row_count, foreign=foreign.added if foreign else 0)
+        return Unsettled(Scan(source=after, before=before, counts=counts))
+
+
+def describe_files(
+    files: FollowedFiles, some: Sequence[FileState], by_file: Mapping[int, FileScan], *, since_ms: int, empty: FileScan
+) -> dict[str, FileDigest]:
+    """Return what a scan found in ``some`` of the files; one of which the scan saw no row is ``empty``.
+
+    A file that may have changed in the second in which the run looked at it has no state.
+
+    Raises ``CannotFollow`` if the scan saw another file.
+    """
+    numbers = {file.uri: number for number, file in files.by_number.items()}
+    if not by_file.keys() <= {numbers.get(file.uri) for file in some}:
+        raise CannotFollow("Spark read other files than those that were listed")
+    scans = {file.uri: by_file.get(numbers.get(file.uri, -1), empty) for file in some}
+    return {
+        file.uri: FileDigest(
+            str(file) if is_settled(file, since_ms) else "", scans[file.uri].digest, scans[file.uri].bounds
+        )
+        for file in some
+    }
+
+
+class _TooManyWent(Exception):
+    """Which rows went is not known, for the reason that the message says."""
+
+
+@dataclass(frozen=True)
+class _Net:
+    """The rows that came, and the digest of those that were in files that went."""
+
+    rows: pa.Table
+    gone: Digest
+    kept: FileDigests
+    changes: FileSetChanges
+
+    @cached_property
+    def came(self) -> NDArray[np.void]:
+        return as_pairs(longs(self.rows, "position"), longs(self.rows, "hash"))
+
+    @property
+    def came_bounds(self) -> tuple[int, int] | None:
+        values = self.rows.column(VALUE)
+        if not len(values) or values.null_count:
+            return None
+        found = pc.min_max(values).as_py()
+        return found["min"], found["max"]
+
+    @property
+    def gone_bounds(self) -> tuple[int, int] | None:
+        bounds = [self.kept.files[name].bounds for name in self.changes.gone if self.kept.files[name].digest.row_count]
+        known = [each for each in bounds if each is not None]
+        if not known or len(known) < len(bounds):
+            return None
+        return min(low for low, _ in known), max(high for _, high in known)
