@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from tidemark.settings import Settings
 
 KEY = "k"
-FILE_FORM = ("format-version", "write.parquet.compression-codec", "write.parquet.compression-level")  # of every side
+FILE_FORM = (  # of every side
+    "format-version",
+    "write.parquet.compression-codec",
+    "write.parquet.compression-level",
+    "write.parquet.row-group-size-bytes",
+)
 _PARTS = 4
 _OF_A_MILLION = 1_000_000
 

@@ -17,8 +17,8 @@ from tidemark.collections.digest.digest import DigestNote
 from tidemark.collections.reconcile.following import row_lookup
 from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.reconcile.strategy import Method
-from tidemark.collections.sources import iceberg_changes
-from tidemark.collections.sources.iceberg_changes import Mark
+from tidemark.collections.sources.followed import iceberg_changes
+from tidemark.collections.sources.followed.iceberg_changes import Mark
 from tidemark.errors import GuardRefused
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.digest_file import read_digest

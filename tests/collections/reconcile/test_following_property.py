@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.exploration import explore
 from tests.support.lakes import Lake
-from tidemark.collections.sources import iceberg_changes
+from tidemark.collections.sources.followed import iceberg_changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,6 +6,7 @@ does not fit, all rows are compared.
 
 from __future__ import annotations
 
+import json
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -70,9 +71,8 @@ class FileDigests:
             "decided_by": self.decided_by,
             "buckets": self.bucket_count,
             "files": [[name, file.state, file.bounds] for name, file in self.files.items()],
-            "crc32": zlib.crc32(body),
         }
-        return pack(_MAGIC, header, body)
+        return pack(_MAGIC, {**header, "crc32": _checksum(header, body)}, body)
 
     @classmethod
     def from_bytes(cls, blob: bytes, layout: str) -> Self | None:
@@ -82,6 +82,8 @@ class FileDigests:
         """
         header, body = unpack(_MAGIC, blob)
         try:
+            if header.pop("crc32") != _checksum(header, body):
+                raise CorruptState("the digests of files are damaged: their checksum does not match")
             if header["version"] != HASH_VERSION or header["layout"] != layout:
                 return None
             return cls(str(header["decided_by"]), dict(_read_files(header, body)))
@@ -89,9 +91,11 @@ class FileDigests:
             raise CorruptState(f"the digests of files are damaged: {error!r}") from error
 
 
+def _checksum(header: Mapping[str, Any], body: bytes) -> int:
+    return zlib.crc32(body, zlib.crc32(json.dumps(header).encode()))
+
+
 def _read_files(header: Mapping[str, Any], body: bytes) -> Iterable[tuple[str, FileDigest]]:
-    if zlib.crc32(body) != header["crc32"]:
-        raise CorruptState("the digests of files are damaged: their checksum does not match")
     sums: NDArray[np.int64] = np.frombuffer(body, dtype="<i8").astype(np.int64)
     each = sums.reshape(len(header["files"]), 3, header["buckets"])
     for (name, state, bounds), digest in zip(header["files"], each, strict=True):

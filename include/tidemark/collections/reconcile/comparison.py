@@ -46,9 +46,9 @@ from tidemark.collections.reconcile.strategy import (
     fits_driver,
     needs_finer_look,
 )
-from tidemark.collections.sources.followed_files import FollowedFiles
+from tidemark.collections.sources.followed.file_set import FollowedFiles
 from tidemark.errors import GuardRefused, SourceMoved
-from tidemark.iceberg.files.arrow_values import to_rows, to_tuples
+from tidemark.iceberg.files.arrow_values import to_rows
 
 Corrections = SmallCorrections | LargeCorrections
 
@@ -299,8 +299,8 @@ class Comparison:
     def _check_duplicates(self, desired: DataFrame) -> None:
         duplicates = duplicate_keys(desired, self.shape)
         totals = duplicates.agg(F.count(F.lit(1)).alias("keys"), F.sum("count").alias("rows")).collect()[0]
-        sample = [
-            {**dict(zip(self.shape.key, row[:-1], strict=True)), "rows": row[-1]}
-            for row in to_tuples(duplicates.limit(SAMPLE_ROWS).toArrow())
-        ]
+        few = F.broadcast(duplicates.limit(SAMPLE_ROWS // 2).drop("count"))
+        keys = [f"{NEW}{n}" for n in self.shape.key_indexes]
+        rows = desired.join(few, on=keys, how="left_semi").sort(*keys).select(*self.shape.columns(NEW))
+        sample = to_rows(rows.limit(SAMPLE_ROWS).toArrow().rename_columns(self.shape.schema.names))
         check_duplicate_keys(totals["keys"], totals["rows"] or 0, key=self.shape.key, sample=sample)

@@ -35,9 +35,9 @@ from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark
 from tidemark.collections.schema.renaming import refuse_if_pending
 from tidemark.collections.sources.errors import CannotFollow, first_line
-from tidemark.collections.sources.followed_files import FollowedFiles
+from tidemark.collections.sources.followed.file_set import FollowedFiles
+from tidemark.collections.sources.followed.iceberg_changes import FollowedTable
 from tidemark.collections.sources.formats.source import open_source
-from tidemark.collections.sources.iceberg_changes import FollowedTable
 from tidemark.collections.sources.opened_source import OpenedSource, Opening
 from tidemark.collections.sources.scratch_folder import scratch_folder
 from tidemark.collections.staged.batches import corrections_branch, own_corrections

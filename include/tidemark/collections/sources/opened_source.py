@@ -18,8 +18,8 @@ from tidemark.locations import to_path
 from tidemark.settings import Settings
 
 if TYPE_CHECKING:
-    from tidemark.collections.sources.followed_files import FollowedFiles
-    from tidemark.collections.sources.iceberg_changes import FollowedTable
+    from tidemark.collections.sources.followed.file_set import FollowedFiles
+    from tidemark.collections.sources.followed.iceberg_changes import FollowedTable
     from tidemark.iceberg.shards import Shards
 
 

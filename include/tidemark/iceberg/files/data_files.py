@@ -18,10 +18,12 @@ from tidemark.errors import InputsGone
 from tidemark.iceberg.files.arrow_values import holds_text, lies_beyond
 from tidemark.iceberg.files.manifests import Partition, partition_of
 from tidemark.iceberg.shard.column_names import ENTRY
+from tidemark.iceberg.shard.layout import ROW_GROUP_BYTES
 
 FILE_PATH_ID, POSITION_ID = 2147483546, 2147483545  # reserved field ids of position deletes (Iceberg specification)
 _SORT_ORDER = 15  # the place of the id in pyiceberg's record of a data file, which has no setter for it
 _LAST_BEFORE_SURROGATES = "\ud7ff"  # the next letter cannot be encoded
+_GROUP_ROWS = 200_000  # about as many as Spark writes
 _METRICS = "write.metadata.metrics.column"
 DELETE_SCHEMA = pa.schema(
     [
@@ -75,10 +77,15 @@ def _has_no_bounds(column: pa.ChunkedArray) -> bool:
 
 
 def _writing_metadata(table: Table, without_bounds: Sequence[str]) -> TableMetadata:
-    """Return metadata that ask for Parquet, whatever format another tool has set, and for no bounds in some columns."""
+    """Return metadata that ask for Parquet, whatever format another tool has set, and for no bounds in some columns.
+
+    pyiceberg takes the size of row groups in rows alone.
+    """
     nested = [name for name in table.schema().column_names if name.partition(".")[0] in without_bounds]
-    asked = {"write.format.default": "parquet", **{f"{_METRICS}.{name}": "counts" for name in nested}}
-    return table.metadata.model_copy(update={"properties": {**table.metadata.properties, **asked}})
+    asked = {"write.format.default": "parquet", "write.parquet.row-group-limit": str(_GROUP_ROWS)}
+    asked |= {f"{_METRICS}.{name}": "counts" for name in nested}
+    given = {name: value for name, value in table.metadata.properties.items() if name != ROW_GROUP_BYTES}
+    return table.metadata.model_copy(update={"properties": {**given, **asked}})
 
 
 def write_position_deletes(

@@ -14,8 +14,8 @@ from tidemark.collections.reconcile.following.iceberg_rows import FollowingIcebe
 from tidemark.collections.reconcile.following.replaced_files import FollowingFiles, Unsettled, describe_files
 from tidemark.collections.reconcile.following.row_lookup import RowLookup
 from tidemark.collections.sources.errors import CannotFollow
-from tidemark.collections.sources.followed_files import FollowedFiles
-from tidemark.collections.sources.iceberg_changes import FollowedTable, Mark
+from tidemark.collections.sources.followed.file_set import FollowedFiles
+from tidemark.collections.sources.followed.iceberg_changes import FollowedTable, Mark
 from tidemark.collections.sources.opened_source import OpenedSource
 from tidemark.collections.sources.pins import name_state
 

@@ -37,7 +37,7 @@ from tidemark.collections.reconcile.strategy import Method, candidates_fit_drive
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark
 from tidemark.collections.sources.errors import CannotFollow
-from tidemark.collections.sources.iceberg_changes import FILE, POSITION, FileChanges
+from tidemark.collections.sources.followed.iceberg_changes import FILE, POSITION, FileChanges
 
 _BYTES_PER_HASH = 32  # of the driver's memory for each row that is read
 _PLACE = "_tidemark_place"  # no column of a user

@@ -43,13 +43,14 @@ from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark
 from tidemark.collections.sources.errors import CannotFollow
 from tidemark.collections.sources.file_listing import FileState
-from tidemark.collections.sources.followed_files import FollowedFiles
+from tidemark.collections.sources.followed.file_set import FollowedFiles
 from tidemark.collections.sources.pins import is_settled
 
 log = logging.getLogger(__name__)
 
 _BYTES_PER_ROW = 64  # of the driver's memory for each row that came
 MOST_KEYS = 4_000_000  # that Spark broadcasts
+MOST_NEAR = 2_000_000  # stored rows whose hashes the driver takes, for whatever question
 MOST_SHARE = 0.5  # of the bytes of all files: comparing all rows reads the files once or twice
 LEAST_SPARED = 16 << 20  # bytes that are not read; following takes some jobs more
 _NO_ROWS = pa.table({name: pa.array([], pa.int64()) for name in ("position", "hash", VALUE)})
@@ -138,7 +139,7 @@ class FollowingFiles:
             after = total + -gone_digest + came_digest
             if (after.counts < 0).any():
                 raise CannotFollow("more rows went than are stored")
-            net = _Net(came, gone_digest, self.kept, changes)
+            net = _Net(came, gone_digest, self.kept, changes, self.lookup)
             try:
                 corrections = self._correct_keyed(net) if self.shape.is_keyed else self._correct_multiset(net)
             except _TooManyWent as reason:
@@ -180,7 +181,7 @@ class FollowingFiles:
         position = shape.position(NEW)
         if shape.is_keyed:
             position = F.when(~shape.has_null_key(NEW), position)
-        hashes = self._rows(self.changes.came).select(
+        hashes = self._rows.select(
             position.alias("position"), shape.hash(NEW).alias("hash"), FILE, self.lookup.value.alias(VALUE)
         )
         rows = hashes.toArrow()
@@ -189,11 +190,13 @@ class FollowingFiles:
             raise CannotFollow("a row without a key came")
         return rows.filter(keyed)
 
-    def _rows(self, files: Sequence[FileState]) -> DataFrame:
+    @cached_property
+    def _rows(self) -> DataFrame:
+        """The rows that came, numbered, with ``FILE``."""
         shape = self.shape
         stored = from_spark(shape.schema, where=f"collection {self.lookup.pinned.shard.name!r}")
         fitted = conform(
-            self.files.open(files),
+            self.files.open(self.changes.came),
             stored,
             where=self.where,
             leave_out_others=self.leaves_out_others,
@@ -211,36 +214,45 @@ class FollowingFiles:
             raise CannotFollow("a key came more than once")
         if len(came) > MOST_KEYS:
             raise CannotFollow("too many rows are in the files that changed")
-        found = self.lookup.replaced(came, net.came_bounds)
-        here = as_pairs(longs(found, "position"), longs(found, "hash"))
+        here = self._find_here(net, by_key=True)
         if len(np.unique(here["position"])) < len(here):
             raise CannotFollow("a key is stored more than once")
         lost = self._find_lost(net, here)
         changed = came[~np.isin(came, here)]
         new = self.lookup.came(self._sides(), Counted.of(changed)) if len(changed) else self.lookup.no_rows()
-        replaced = found.filter(pa.array(~np.isin(here, came)))
-        old = pa.concat_tables([replaced, self.lookup.stored(Counted.of(lost), net.gone_bounds).cast(found.schema)])
-        return SmallCorrections(new=new, old=old.drop_columns(["time"]), shape=self.shape)
+        went = Counted.of(np.concatenate([here[~np.isin(here, came)], lost]))
+        return self._corrections(new, went, net)
 
     def _correct_multiset(self, net: _Net) -> SmallCorrections:
         """A row that came and is stored was in a file that went; the youngest of equal copies go."""
         came = Counted.of(net.came)
         if len(came) > MOST_KEYS:
             raise CannotFollow("too many rows are in the files that changed")
-        here = Counted.of(self.lookup.stored_hashes(net.came_bounds, wanted=came))
+        here = Counted.of(self._find_here(net))
         stayed = np.repeat(here.pairs, np.minimum(here.counts, came.counts[np.searchsorted(came.pairs, here.pairs)]))
-        lost = Counted.of(self._find_lost(net, stayed))
+        lost = self._find_lost(net, stayed)
         fresh = subtract(came, Counted.of(stayed))
         new = self.lookup.came(self._sides(), fresh) if len(fresh) else self.lookup.no_rows()
-        stored = self.lookup.stored(lost, net.gone_bounds)
+        return self._corrections(new, Counted.of(lost), net)
+
+    def _corrections(self, new: pa.Table, went: Counted, net: _Net) -> SmallCorrections:
+        """Retract the rows that went; of equal copies the youngest."""
+        stored = self.lookup.stored(went, net.bounds)
         pairs = as_pairs(longs(stored, "position"), longs(stored, "hash"))
-        gone = choose_copies(pairs, lost, np.lexsort((-longs(stored, "time"), pairs["identity"], pairs["position"])))
+        gone = choose_copies(pairs, went, np.lexsort((-longs(stored, "time"), pairs["identity"], pairs["position"])))
         if gone is None:
             raise CannotFollow("two reads of the stored rows saw other rows")
         return SmallCorrections(new=new, old=stored.take(pa.array(gone)).drop_columns(["time"]), shape=self.shape)
 
+    def _find_here(self, net: _Net, *, by_key: bool = False) -> NDArray[np.void]:
+        """Return the stored rows that equal one that came, or ``by_key`` have the key of one; each copy."""
+        if net.near is None:
+            return self.lookup.stored_hashes(net.came_bounds, wanted=Counted.of(net.came), by_key=by_key)
+        is_here = np.isin(net.near["position"], net.came["position"]) if by_key else np.isin(net.near, net.came)
+        return net.near[is_here]
+
     def _sides(self) -> list[tuple[DataFrame, Column]]:
-        return [(self._rows(self.changes.came), self.shape.hash(NEW))]
+        return [(self._rows, self.shape.hash(NEW))]
 
     def _find_lost(self, net: _Net, stayed: NDArray[np.void]) -> NDArray[np.void]:
         """Return the rows that were in a file that went, but for those that ``stayed`` or were replaced, each copy.
@@ -256,10 +268,12 @@ class FollowingFiles:
         buckets = np.flatnonzero(lost.counts)
         if not len(buckets):
             return stayed[:0]
-        share = len(buckets) / bucket_count
-        if share * self.lookup.pinned.head.row_count > DRIVER_HASHES:
-            raise _TooManyWent("too many stored rows may have gone")
-        rows = self.lookup.stored_hashes(net.gone_bounds, buckets=buckets, bucket_count=bucket_count)
+        rows = net.near
+        if rows is None:
+            share = len(buckets) / bucket_count
+            if share * self.lookup.count_between(net.gone_bounds) > DRIVER_HASHES:
+                raise _TooManyWent("too many stored rows may have gone")
+            rows = self.lookup.stored_hashes(net.gone_bounds, buckets=buckets, bucket_count=bucket_count)
         rest = subtract(Counted.of(rows), Counted.of(stayed))
         rows = np.repeat(rest.pairs, rest.counts)
         gone, unsettled = settle(lost, rows["position"].copy(), rows["identity"].copy())
@@ -314,6 +328,18 @@ class _Net:
     gone: Digest
     kept: FileDigests
     changes: FileSetChanges
+    lookup: RowLookup
+
+    @cached_property
+    def near(self) -> NDArray[np.void] | None:
+        """The stored rows between the values of rows that came or went, if these are not too many."""
+        is_near = self.lookup.count_between(self.bounds) <= MOST_NEAR
+        return self.lookup.stored_hashes(self.bounds) if is_near else None
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """The smallest and the largest value of rows that came or went."""
+        return _hull([self.came_bounds] if len(self.came) else [], self._gone_bounds)
 
     @cached_property
     def came(self) -> NDArray[np.void]:
@@ -329,8 +355,17 @@ class _Net:
 
     @property
     def gone_bounds(self) -> tuple[int, int] | None:
-        bounds = [self.kept.files[name].bounds for name in self.changes.gone if self.kept.files[name].digest.row_count]
-        known = [each for each in bounds if each is not None]
-        if not known or len(known) < len(bounds):
-            return None
-        return min(low for low, _ in known), max(high for _, high in known)
+        return _hull(self._gone_bounds)
+
+    @property
+    def _gone_bounds(self) -> list[tuple[int, int] | None]:
+        files = (self.kept.files[name] for name in self.changes.gone)
+        return [file.bounds for file in files if file.digest.row_count]
+
+
+def _hull(*bounds: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:
+    """Return the smallest and the largest of all; None if one is not known."""
+    known = [each for some in bounds for each in some if each is not None]
+    if not known or len(known) < sum(map(len, bounds)):
+        return None
+    return min(low for low, _ in known), max(high for _, high in known)

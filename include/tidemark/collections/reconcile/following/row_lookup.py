@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyiceberg.conversions import from_bytes
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ByteType, DateType, IntegerType, LongType, ShortType
@@ -18,6 +20,9 @@ from tidemark.collections.reconcile.pinned_snapshot import Pinned
 from tidemark.collections.reconcile.spark_diff import bucket_frame, in_buckets, with_short_places
 from tidemark.collections.sources.errors import CannotFollow
 from tidemark.spark.quoting import quoted
+
+if TYPE_CHECKING:
+    from pyiceberg.types import PrimitiveType
 
 MOST_COPIES = 1_000_000  # of rows that changed, which the driver takes beside these
 PLACES = ("file", "pos", "time")
@@ -100,41 +105,46 @@ class RowLookup:
         columns = [column.alias(name) for column, name in self._named(OLD, names)]
         return _collect(found.select(*columns, *shape.hashes(OLD), *PLACES), len(wanted))
 
-    def replaced(self, came: NDArray[np.void], bounds: tuple[int, int] | None) -> pa.Table:
-        """Return the stored rows with a position of ``came``; the columns of those that equal a row of it are NULL.
-
-        No position comes twice.
-        """
-        shape, names = self.shape, [str(n) for n in range(self.shape.width)]
-        if not len(came):
-            return self._nothing(names, *PLACES)
-        wanted = pa.table({"wanted_position": came["position"], "wanted_hash": came["identity"]})
-        rows = with_short_places(self.pinned.read(self.between(bounds)))
-        found = rows.withColumn("wanted_position", shape.position(OLD)).join(
-            F.broadcast(self.spark.createDataFrame(wanted)), on="wanted_position"
-        )
-        hashed = found.withColumn("differs", shape.hash(OLD) != F.col("wanted_hash"))
-        columns = [F.when(F.col("differs"), column).alias(name) for column, name in self._named(OLD, names)]
-        return hashed.select(*columns, *shape.hashes(OLD), *PLACES).toArrow()
-
     def stored_hashes(
         self,
         bounds: tuple[int, int] | None,
         *,
         wanted: Counted | None = None,
+        by_key: bool = False,
         buckets: NDArray[np.int64] | None = None,
         bucket_count: int = 1,
     ) -> NDArray[np.void]:
-        """Return both hashes of the stored rows that equal those of ``wanted``, or lie in these ``buckets``."""
+        """Return both hashes of the stored rows between ``bounds``.
+
+        With ``wanted`` only of those that equal a row of it, or ``by_key`` have a position of it; with ``buckets`` only
+        of those that lie there.
+        """
         shape, rows = self.shape, self.pinned.read(self.between(bounds))
         if wanted is not None:
             if not len(wanted):
                 return wanted.pairs
-            rows = self._among(rows, wanted, identity=shape.hash(OLD), position=shape.position(OLD))
+            identity = None if by_key else shape.hash(OLD)
+            rows = self._among(rows, wanted, identity=identity, position=shape.position(OLD))
         if buckets is not None and len(buckets) < bucket_count:
             rows = in_buckets(rows, shape, OLD, bucket_count, bucket_frame(self.spark, buckets))
         found = rows.select(*shape.hashes(OLD)).toArrow()
         return as_pairs(longs(found, "position"), longs(found, "hash"))
+
+    def count_between(self, bounds: tuple[int, int] | None) -> int:
+        """Return about how many stored rows lie between ``bounds``, as far as the statistics of their files tell."""
+        if self._bounded is None or bounds is None:
+            return self.pinned.head.row_count
+        field = self.pinned.head.table.schema().find_field(self.shape.schema.names[self._bounded])
+        kind, total = cast("PrimitiveType", field.field_type), 0.0
+        for file in self.pinned.data_files.values():
+            ends = [each.get(field.field_id) for each in (file.lower_bounds, file.upper_bounds)]
+            if None in ends:
+                total += file.record_count
+            else:
+                low, high = (int(from_bytes(kind, end)) for end in ends if end is not None)
+                inside = max(0, min(high, bounds[1]) - max(low, bounds[0]) + 1)
+                total += inside / (high - low + 1) * file.record_count
+        return int(total)
 
     def no_rows(self) -> pa.Table:
         """Return no row of a source."""

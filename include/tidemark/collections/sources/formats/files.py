@@ -104,7 +104,7 @@ class FileSource(SourceWithOptions):
         Raises ``SourceMoved`` if a file changed meanwhile.
         """
         from tidemark.collections.sources.errors import translating
-        from tidemark.collections.sources.followed_files import FollowedFiles
+        from tidemark.collections.sources.followed.file_set import FollowedFiles
         from tidemark.collections.sources.opened_source import OpenedSource
 
         listing = list_files(self.path, opening.spark, where=where)

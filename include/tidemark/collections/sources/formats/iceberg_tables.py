@@ -61,7 +61,7 @@ class IcebergSource(SourceWithOptions):
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Pin the present snapshot of the table's main branch, and return the rows."""
-        from tidemark.collections.sources.iceberg_changes import FollowedTable
+        from tidemark.collections.sources.followed.iceberg_changes import FollowedTable
         from tidemark.collections.sources.opened_source import OpenedSource
 
         spark = opening.spark

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import unquote
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -69,9 +70,9 @@ class FollowedFiles:
         paths = {path: _SCHEME.sub("file:///", unquote(path)) for path in read}
         if any(uri not in listed for uri in paths.values()):
             raise CannotFollow("Spark reads files that were not listed")
-        frame = self.spark.createDataFrame([(path,) for path in paths], "path string")
+        frame = self.spark.createDataFrame(pa.table({"path": pa.array(paths, pa.string())}))
         for salt in range(_SALTS):
-            found = frame.select("path", _number(F.col("path"), salt).alias("number")).collect()
+            found = frame.select("path", _number(F.col("path"), salt).alias("number")).toArrow().to_pylist()
             by_number = {row["number"]: listed[paths[row["path"]]] for row in found}
             if len(by_number) == len(paths):
                 return salt, by_number

@@ -1,0 +1,1 @@
+"""Sources whose changes can be told: a run reads these alone."""
