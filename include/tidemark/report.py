@@ -19,6 +19,7 @@ from tidemark.frontier import Frontier, frontier_json
 
 REPORT_VERSION = 1
 SUSPENDED = "suspended"  # in the details of a report: how long a collection that failed is left out
+HANDED_OVER = "handed_over"  # in the details of a report: that a program hands the rows over, which are not out of date
 SKIPPED_BECAUSE = "skipped_because"  # in the details of a report: why a collection was left out
 FALLBACK = "fallback"  # in the details of a report: why all rows were compared, and not only what has changed
 FILES = "files"  # in the details of a report: how many files of the source were read because they came or went

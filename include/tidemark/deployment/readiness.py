@@ -14,6 +14,7 @@ from tidemark.collections.declarations.collection import Declaration, Kind, OnRe
 from tidemark.collections.deployment import Applied, AppliedSink, CatalogObject, Deployment, StoredMode
 from tidemark.collections.mode import mode_of
 from tidemark.collections.objects.standing import Standing
+from tidemark.collections.sources.formats.frame import BY_A_PROGRAM
 from tidemark.collections.system.findings import Finding, definition_of, read_findings, read_promotion
 from tidemark.deployment.caught_up import Judgement, Progress, Rules, Watched, find_state, judge
 from tidemark.errors import CorruptState, NotLed
@@ -138,6 +139,8 @@ class Look:
 
 def _needs_no_run(declaration: Declaration | None) -> str:
     """Return why no run of a deployment that stands by looks at a collection; empty for a reconcile, and an ingest."""
+    if declaration is not None and declaration.is_handed_over:
+        return f"{BY_A_PROGRAM}, of the deployment that leads"
     if declaration is None or declaration.kind is Kind.DIFFERENTIAL:
         return ""
     if declaration.kind is Kind.LATEST:

@@ -26,6 +26,7 @@ from tidemark.collections.schema.types import Columns, stored_columns
 from tidemark.collections.sources.formats.asset import NamedAsset
 from tidemark.collections.sources.formats.buffer import BufferPlace, BufferSource
 from tidemark.collections.sources.formats.files import FileSource, SchemaText
+from tidemark.collections.sources.formats.frame import FrameSource
 from tidemark.collections.sources.formats.registry import UNTYPED_FORMATS
 from tidemark.collections.sources.formats.source import EVENT_FIELDS, Source, Strict
 from tidemark.collections.sources.formats.sql import SourceDeclaration
@@ -213,6 +214,8 @@ class Declaration(Strict):
                     "rows that arrive through a buffer are events, or changes: make the collection append-only, or "
                     "`latest`, which keeps the latest row of each key"
                 )
+            if self.is_handed_over:
+                self._refuse_beside_a_frame()
             if self.needs_interval and self.scope is None:
                 raise ValueError(
                     "the `source` is cut by {start} and {end}, and the collection is not: each run would retract the "
@@ -264,7 +267,17 @@ class Declaration(Strict):
                 )
         return self
 
+    def _refuse_beside_a_frame(self) -> None:
+        if self.columns_text is None:
+            raise ValueError("rows that a program hands over need a `schema`: nothing else says their columns")
+        self._refuse_set("is about sources that a run looks at, and a program hands these rows over", "verify_after")
+
     def _refuse_for_append_only(self) -> None:
+        if self.is_handed_over:
+            raise ValueError(
+                "`format: frame` is for differential collections: leave `source` out, and append the rows by "
+                "`append_rows` or `append_frame`"
+            )
         if self.intervals is not None and not self.needs_interval:
             raise ValueError("`intervals` needs a `source` that is cut by {start} and {end}")
         if self.status is not None and self.needs_interval:
@@ -434,6 +447,11 @@ class Declaration(Strict):
     def reads_buffer(self) -> bool:
         """Whether the rows come out of a write buffer."""
         return isinstance(self.source, BufferSource)
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether a program hands the rows over, so that no run reads the source."""
+        return isinstance(self.source, FrameSource)
 
     @property
     def every_ms(self) -> int | None:

@@ -20,7 +20,7 @@ from tidemark.collections.isolation import find_resting, isolate
 from tidemark.collections.mode import join_to_write, read_mode
 from tidemark.collections.objects.applied import open_applied
 from tidemark.collections.quality.guards import Overrides
-from tidemark.collections.reconcile.choosing.choice import choose_declarations, skip_stale
+from tidemark.collections.reconcile.choosing.choice import choose_declarations, skip_handed_over, skip_stale
 from tidemark.collections.reconcile.choosing.same_source import reconcile_same
 from tidemark.collections.reconcile.reconciliation import Reconciliation
 from tidemark.errors import Fenced, NotPossible
@@ -54,7 +54,7 @@ def reconcile_all(
 
     The collections share the session, each with its own pool in the FAIR scheduler. A collection is skipped if it is
     paused, or suspended for now, or if one that it reads failed or was skipped before it, unless it is declared to go
-    on. The data interval limits the collections that have a
+    on; and if a program hands its rows over. The data interval limits the collections that have a
     scope. ``overrides`` are guards for this run alone.
 
     A collection whose source has not changed since it was made equal to it is not read again, unless the run is
@@ -79,7 +79,8 @@ def reconcile_all(
     resting = cache(partial(find_resting, deployment, clock))  # asked by the first collections
 
     def reconcile(declaration: Declaration, changing: Sequence[str]) -> CollectionReport:
-        if not dry_run and (skipped := resting().get(declaration.name)) is not None:
+        at_rest = {} if dry_run else resting()
+        if (skipped := at_rest.get(declaration.name) or skip_handed_over(declaration)) is not None:
             return skipped
         looks = partial(reconcile_same, shards, deployment, declaration, interval=interval, dry_run=dry_run)
         if not full and not changing and (same := looks(clock=clock, spark=spark)) is not None:

@@ -27,14 +27,15 @@ def reconcile_stale(
 ) -> Report:
     """Reconcile the slices of the corrections that ``flushed`` reports as stale; return the report of both.
 
-    Each reconcile removes the corrections that it covers. A collection that is not declared any more has no source to
-    be made equal to, so that its corrections stay. Spark is started only if there is anything to reconcile.
+    Each reconcile removes the corrections that it covers. A collection that is not declared any more, or whose rows a
+    program hands over, has no source to be made equal to, so that its corrections stay. Spark is started only if there
+    is anything to reconcile.
     """
     declared = deployment.registry.read().declarations
     shards = Shards.connect(deployment.settings)
     wanted: dict[Interval | None, list[str]] = {}
     for name, report in flushed.collections.items():
-        if STALE in report.details and name in declared:
+        if STALE in report.details and name in declared and not declared[name].is_handed_over:
             scope = declared[name].scope
             column = scope.column if scope else ""
             for interval in to_reconcile(shards.open(name).load(), report.details[STALE], column=column):

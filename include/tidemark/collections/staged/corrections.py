@@ -94,8 +94,7 @@ def flush_corrections(
         ).state.upper
         fail_point("flush-corrections.after-publish")
     published = [found.batch for found in audited.current]
-    column = declaration.scope.column if declaration and declaration.scope else ""
-    error = _stale_error(head, audited.stale, column) if audited.stale else None
+    error = _stale_error(head, audited.stale, declaration) if audited.stale else None
     done = Outcome.FLUSHED if published else Outcome.UNCHANGED
     return CollectionReport(
         outcome=Outcome.FAILED if error and not published else done,
@@ -114,9 +113,12 @@ def flush_corrections(
     )
 
 
-def _stale_error(head: ShardHead, stale: dict[str, str], column: str) -> StaleCorrections:
+def _stale_error(head: ShardHead, stale: dict[str, str], declaration: Declaration | None) -> StaleCorrections:
     name = head.table.name()[-1]
+    column = declaration.scope.column if declaration and declaration.scope else ""
     commands = [reconcile_command(name, interval) for interval in to_reconcile(head, stale, column=column)]
+    if declaration is not None and declaration.is_handed_over:
+        commands = [f"have the program hand all rows of {name!r} over again, by `reconcile_frame`"]
     told = "; ".join(f"{branch}: {reason}" for branch, reason in stale.items())
     return StaleCorrections(
         f"{len(stale)} staged corrections of {name!r} were not published and stay staged: {told}",

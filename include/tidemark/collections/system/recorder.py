@@ -82,7 +82,8 @@ def _everything(deployment: Deployment, operation: str) -> list[str]:
     """Return the objects that a run without names is for; none of an operation that is always told the names."""
     if operation == "reconcile":
         declared = deployment.registry.read().declarations.values()
-        return [declaration.name for declaration in declared if declaration.kind is Kind.DIFFERENTIAL]
+        reconciled = (each for each in declared if each.kind is Kind.DIFFERENTIAL and not each.is_handed_over)
+        return [declaration.name for declaration in reconciled]
     kind = {"ingest": StatusKind.INGESTION, "sink": StatusKind.SINK}.get(operation)
     return [name for name, known in deployment.registry.objects().items() if known.kind is kind]
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from tidemark.collections.declarations.collection import Declaration, Kind, OnStaleInput
 from tidemark.collections.isolation import skipped
 from tidemark.collections.sources.formats.buffer import BufferSource
+from tidemark.collections.sources.formats.frame import BY_A_PROGRAM
 from tidemark.errors import UnknownCollection, UsageError
-from tidemark.report import SKIPPED_BECAUSE, CollectionReport
+from tidemark.report import HANDED_OVER, SKIPPED_BECAUSE, CollectionReport, Outcome
 
 
 def choose_declarations(declared: Mapping[str, Declaration], names: Sequence[str]) -> dict[str, Declaration]:
@@ -40,7 +41,18 @@ def skip_stale(declaration: Declaration, inputs: Mapping[str, CollectionReport])
 
     ``inputs`` are the reports of this run by collection, of those that the collection reads.
     """
-    stale = [name for name, report in inputs.items() if report.error or SKIPPED_BECAUSE in report.details]
+    stale = [name for name, report in inputs.items() if report.error or _is_left_out(report)]
     if not stale or declaration.on_stale_input is OnStaleInput.GO_ON:
         return None
     return skipped(f"it reads {', '.join(stale)}, which this run could not make equal to its source")
+
+
+def _is_left_out(report: CollectionReport) -> bool:
+    return SKIPPED_BECAUSE in report.details and HANDED_OVER not in report.details
+
+
+def skip_handed_over(declaration: Declaration) -> CollectionReport | None:
+    """Return the report of a collection whose rows a program hands over, which no run can read; None of others."""
+    if not declaration.is_handed_over:
+        return None
+    return CollectionReport(outcome=Outcome.SKIPPED, details={SKIPPED_BECAUSE: BY_A_PROGRAM, HANDED_OVER: True})

@@ -20,7 +20,7 @@ from tidemark.collections.digest.digest import HASH_VERSION, DigestNote
 from tidemark.collections.isolation import NeedsSpark, find_resting, isolate
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.objects.applied import open_applied
-from tidemark.collections.reconcile.choosing.choice import skip_stale
+from tidemark.collections.reconcile.choosing.choice import skip_handed_over, skip_stale
 from tidemark.collections.sources.formats.source import find_state
 from tidemark.collections.sources.pins import Looking, Pin, name_state
 from tidemark.collections.staged.batches import own_corrections
@@ -88,7 +88,7 @@ def reconcile_unchanged(
     left: list[str] = []
 
     def run(declaration: Declaration) -> CollectionReport:
-        if (report := resting.get(declaration.name)) is not None:
+        if (report := resting.get(declaration.name) or skip_handed_over(declaration)) is not None:
             return report
         looks = partial(reconcile_same, shards, deployment, declaration, interval=interval, dry_run=dry_run)
         if full or (report := looks(clock=clock)) is None:

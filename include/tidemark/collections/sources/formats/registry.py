@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Discriminator, Tag, field_validator
 
 from tidemark.collections.sources.formats.csv_files import CsvSource
 from tidemark.collections.sources.formats.files import FileSource
+from tidemark.collections.sources.formats.frame import FrameSource
 from tidemark.collections.sources.formats.iceberg_tables import CollectionSource, IcebergSource
 from tidemark.collections.sources.formats.jdbc import JdbcSource
 from tidemark.collections.sources.formats.json_files import JsonSource
@@ -41,8 +42,14 @@ class UnknownFormat(InputSource):
     @field_validator("format")
     @classmethod
     def _refuse(cls, given: Any) -> Any:
-        near = get_close_matches(str(given).lower(), FORMATS)
-        listed = ", ".join(dict.fromkeys([*near, *FORMATS]))
+        if given == FrameSource.form:
+            raise ValueError(
+                "a data frame is no input of a query: declare a collection with `source: {format: frame}`, and read "
+                "that collection"
+            )
+        known = (*FORMATS, FrameSource.form)
+        near = get_close_matches(str(given).lower(), known)
+        listed = ", ".join(dict.fromkeys([*near, *known]))
         raise ValueError(f"unknown format {given!r}: known are {listed}")
 
 

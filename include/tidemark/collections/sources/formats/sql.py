@@ -9,6 +9,7 @@ from uuid import uuid4
 from pydantic import Field, model_validator
 
 from tidemark.collections.sources.formats.buffer import BufferSource
+from tidemark.collections.sources.formats.frame import FrameSource
 from tidemark.collections.sources.formats.registry import INPUTS, InputDeclaration, form_of_input, one_of
 from tidemark.collections.sources.formats.source import IDENTIFIER, Source
 from tidemark.interval import has_interval
@@ -127,10 +128,12 @@ def _form_of(value: Any) -> str:
             return BufferSource.form
         if "sql" in value or "inputs" in value:
             return SqlSource.form
+        if value.get("format") == FrameSource.form:
+            return FrameSource.form
     return form_of_input(value)
 
 
-SOURCES: tuple[type[Source], ...] = (*INPUTS, SqlSource, BufferSource)
+SOURCES: tuple[type[Source], ...] = (*INPUTS, SqlSource, BufferSource, FrameSource)
 if TYPE_CHECKING:
     SourceDeclaration = Source
 else:
