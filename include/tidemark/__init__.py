@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tidemark.collections.declarations.files import load_declarations as load_declarations
     from tidemark.collections.holds import release_hold as release_hold
     from tidemark.collections.holds import take_hold as take_hold
+    from tidemark.collections.reconcile.frames import apply_changes as apply_changes
+    from tidemark.collections.reconcile.frames import reconcile_frame as reconcile_frame
     from tidemark.collections.staged.batches import BatchName as BatchName
     from tidemark.errors import TidemarkError as TidemarkError
     from tidemark.iceberg.commit.holds import holding_history as holding_history
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from tidemark.iceberg.shard.ledger import Range as Range
     from tidemark.iceberg.shard.shard import Shard as Shard
     from tidemark.iceberg.shards import Shards as Shards
+    from tidemark.interval import Interval as Interval
     from tidemark.settings import Settings as Settings
     from tidemark.spark.session import spark_session as spark_session
     from tidemark.write_buffer.address import parse_connection as parse_connection
@@ -60,6 +63,7 @@ _MODULES = {
     "tidemark.collections.declarations.collection": ("Declaration", "OnReadOnly"),
     "tidemark.collections.declarations.files": ("load_declarations",),
     "tidemark.collections.holds": ("release_hold", "take_hold"),
+    "tidemark.collections.reconcile.frames": ("apply_changes", "reconcile_frame"),
     "tidemark.collections.staged.batches": ("BatchName",),
     "tidemark.errors": ("TidemarkError",),
     "tidemark.iceberg.commit.holds": ("holding_history",),
@@ -68,6 +72,7 @@ _MODULES = {
     "tidemark.iceberg.shard.ledger": ("Range",),
     "tidemark.iceberg.shard.shard": ("Shard",),
     "tidemark.iceberg.shards": ("Shards",),
+    "tidemark.interval": ("Interval",),
     "tidemark.settings": ("Settings",),
     "tidemark.spark.session": ("spark_session",),
     "tidemark.write_buffer.address": ("parse_connection",),

@@ -105,6 +105,19 @@ class Difference:
     def is_empty(self) -> bool:
         return self.counts.inserted == 0 and self.counts.retracted == 0
 
+    def judged(self, guards: Guards) -> Difference:
+        """Return the difference, with a refusal if too large a share of the rows would vanish."""
+        corrections = self.corrections
+        if self.refusal is not None:
+            return self
+        try:
+            check_corrections(
+                self.counts, guards, sample=lambda: corrections.samples(SAMPLE_ROWS)["retracted"] if corrections else []
+            )
+        except GuardRefused as refusal:
+            return replace(self, refusal=refusal)
+        return self
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -174,18 +187,7 @@ class Comparison:
 
     def judge(self, difference: Difference) -> Difference:
         """Return ``difference``, with a refusal if too large a share of the rows would vanish."""
-        if difference.refusal is not None:
-            return difference
-        corrections = difference.corrections
-        try:
-            check_corrections(
-                difference.counts,
-                self.guards,
-                sample=lambda: corrections.samples(SAMPLE_ROWS)["retracted"] if corrections else [],
-            )
-        except GuardRefused as refusal:
-            return replace(difference, refusal=refusal)
-        return difference
+        return difference.judged(self.guards)
 
     def _scan_finer(self, scanned: Scanned, before: Digest, finer: tuple[int, ...]) -> Scanned:
         """Hash the source in more buckets while more buckets leave fewer rows to compare; return the finest digest."""

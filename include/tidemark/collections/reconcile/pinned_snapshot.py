@@ -73,6 +73,10 @@ class Pinned:
             log.warning("the digests of the files of %s are made anew: %s", ".".join(self.head.table.name()), error)
             return None
 
+    def scanned_digest(self) -> Digest:
+        """Return the digest of the snapshot; without a usable one, scan the rows."""
+        return self.digest or scan_digest(self.read(), self.shape, OLD, self.missing_bucket_count).digest
+
     def wrong_buckets(self) -> int:
         """Return in how many buckets the kept digest is not that of the rows; none without a usable digest."""
         if (kept := self.digest) is None:

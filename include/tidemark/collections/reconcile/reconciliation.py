@@ -1,7 +1,8 @@
 """Makes one collection equal to its source, step by step: pin, open, follow, scan, compare, judge, write, publish.
 
-If the changes of the source can be followed, nothing is left for the steps scan and compare. A plan runs the steps up
-to judge. The steps work on one value, the ``Attempt``; if another process changes the collection or the source
+If the changes of the source can be followed, nothing is left for the steps scan and compare. A program may hand over
+the rows in place of a source, or changes of the stored rows, which one step compares and judges. A plan runs the steps
+up to judge. The steps work on one value, the ``Attempt``; if another process changes the collection or the source
 meanwhile, the steps start again with a fresh ``Attempt``.
 """
 
@@ -28,6 +29,7 @@ from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides, check_fo
 from tidemark.collections.reconcile.choosing.same_source import is_due, name_decisive, name_desired, vouches
 from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded, Difference, Scan, kept_rows
 from tidemark.collections.reconcile.following.follow import Followable, Followed, digests_of
+from tidemark.collections.reconcile.following.handed_changes import HandedChanges
 from tidemark.collections.reconcile.following.row_lookup import RowLookup
 from tidemark.collections.reconcile.pinned_snapshot import Pinned, in_slice, pin_snapshot
 from tidemark.collections.reconcile.vanished_columns import check_columns_occur
@@ -46,6 +48,7 @@ from tidemark.errors import (
     CommitStateUnknown,
     ConflictsUnsettled,
     InputsGone,
+    NotPossible,
     SourceMoved,
     TidemarkError,
     Unreachable,
@@ -93,6 +96,9 @@ class Reconciliation:
     deployment: Deployment | None = None  # None: nothing that is staged is its to publish
     is_full: bool = False  # whether all rows are compared, also if the changes of the source can be followed
     stages: bool = False  # whether the deployment is read-only, so that corrections are staged and not published
+    handed_over: OpenedSource | None = None  # by a program, in place of the declared source
+    hands_changes: bool = False  # whether what is handed over are changes of the stored rows, and not all rows
+    computed_at: Frontier | None = None  # the upper that the changes were computed against; None: it does not matter
     # Of a plan: the collections that the source reads, and that the plan changes first.
     planned_inputs: Mapping[str, Reconciliation] = field(default_factory=dict)
 
@@ -103,16 +109,18 @@ class Reconciliation:
 
         Raises:
             Refused: If a guard refused, or rows of another engine must not be dropped; nothing was written.
+            UpperMismatch: If the collection is not at ``computed_at``; nothing was written.
             StaleState: If the collection or the source kept changing until the attempts were used up.
             Fenced: If another writer took over.
         """
-        report = self._until_settled(STEPS, writer)
+        report = self._until_settled(self._steps, writer)
         fail_point("reconcile.published")
         return report
 
     def plan(self) -> CollectionReport:
         """Return what ``run`` would do now, with samples and any refusal; write nothing."""
-        return self._until_settled(PLAN_STEPS, None)
+        steps = self._steps
+        return self._until_settled((*steps[: steps.index(write)], sample_corrections), None)
 
     def expected(self, scratch: str) -> OpenedSource:
         """Return the rows that the collection will hold after ``run``, for the plans of collections that read it.
@@ -143,10 +151,15 @@ class Reconciliation:
         bounds = None if self.slice is None else (self.slice.start_ms, self.slice.end_ms)
         return corrections_branch(self.settings.generation, bounds)
 
+    @property
+    def _steps(self) -> Sequence[Step]:
+        return CHANGE_STEPS if self.hands_changes else STEPS
+
     def _until_settled(self, steps: Sequence[Step], writer: Writer | None) -> CollectionReport:
         copies = doubts = False
+        moves = () if self.computed_at is not None else (UpperMismatch,)
         for attempt in retrying(
-            *(CopyNeeded, UpperMismatch, InputsGone, SourceMoved),
+            *(CopyNeeded, InputsGone, SourceMoved, *moves),
             attempts=MAX_ATTEMPTS,
             what=f"the reconcile of {self.shard.name!r}",
             first_pause_s=0.1,
@@ -356,6 +369,8 @@ def pin(attempt: Attempt) -> None:
     run = attempt.run
     attempt.began_ms = run.clock.now_ms()
     head = run.shard.load()
+    if run.computed_at is not None and run.computed_at != head.state.upper:
+        raise UpperMismatch(run.computed_at, head.state.upper)
     check_foreign_commits(head.foreign or head.foreign_updates, run.declaration)
     named = [use.column for use in run.declaration.column_uses]
     properties, renames = head.table.properties, run.declaration.renames
@@ -368,10 +383,12 @@ def pin(attempt: Attempt) -> None:
 def open_declared(attempt: Attempt) -> None:
     """Open the source after the pin, so that no commit rests on an older state of the source than the commit before."""
     run = attempt.run
-    assert run.declaration.source is not None  # noqa: S101 - a differential declaration has one
-    expected = {name: read.expected(f"{attempt.scratch}/inputs") for name, read in run.planned_inputs.items()}
-    opening = Opening(run.spark, run.shards, run.settings, run.slice or run.data_interval, expected)
-    source = open_source(run.declaration.source, opening, collection=run.declaration.name)
+    source = run.handed_over
+    if source is None:
+        assert run.declaration.source is not None  # noqa: S101 - a differential declaration has one
+        expected = {name: read.expected(f"{attempt.scratch}/inputs") for name, read in run.planned_inputs.items()}
+        opening = Opening(run.spark, run.shards, run.settings, run.slice or run.data_interval, expected)
+        source = open_source(run.declaration.source, opening, collection=run.declaration.name)
     attempt.source = source.materialise(f"{attempt.scratch}/source") if attempt.copies_source else source
 
 
@@ -473,6 +490,23 @@ def judge(attempt: Attempt) -> None:
     attempt.difference = difference
 
 
+def apply_changes(attempt: Attempt) -> None:
+    """Find the corrections that changes of the stored rows make, and ask the guards.
+
+    Raises ``NotPossible`` if corrections are staged, which were computed against rows without the changes.
+    """
+    run, pinned, source = attempt.run, attempt.pinned, attempt.source
+    if run.deployment and own_corrections(pinned.head, run.deployment):
+        raise NotPossible(
+            f"corrections of {run.shard.name!r} are staged, so that it is not known yet what the changes are to change",
+            hint=f"publish them: `tidemark flush {run.shard.name}`; or hand all rows over, by `reconcile_frame`",
+        )
+    guards = run.overrides.apply(run.declaration.guards)
+    changes = HandedChanges(source.desired, source.where, RowLookup(run.spark, pinned), guards)
+    with source.reading():
+        attempt.difference = changes.compare().judged(guards)
+
+
 def write(attempt: Attempt) -> None:
     """Write the corrections into files that are not visible yet."""
     difference, pinned = attempt.difference, attempt.pinned
@@ -560,4 +594,4 @@ def sample_corrections(attempt: Attempt) -> None:
 
 
 STEPS = (pin, open_declared, follow, scan, compare, judge, write, publish)
-PLAN_STEPS = (*STEPS[: STEPS.index(write)], sample_corrections)
+CHANGE_STEPS = (pin, open_declared, apply_changes, write, publish)

@@ -34,6 +34,7 @@ class Method(StrEnum):
     BUCKETS = "differing-buckets"  # only rows of differing buckets were compared
     KEYED_JOIN = "keyed-join"  # all rows, joined by key
     CHANGED_FILES = "changed-files"  # only files of the source that came or went were read, and what they touch
+    CHANGES = "changes"  # a program said which rows came and went
     ROW_HASH_UNION = "row-hash-union"  # the hashes of all rows, and then the rows whose hashes differ
 
 

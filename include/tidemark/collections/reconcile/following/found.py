@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tidemark.collections.declarations.collection import Guards
+from tidemark.collections.digest.digest import Digest
 from tidemark.collections.quality.guards import Counts
 from tidemark.collections.reconcile.comparison import Difference
 from tidemark.collections.reconcile.driver_corrections import SmallCorrections
@@ -13,12 +14,14 @@ from tidemark.collections.reconcile.strategy import Method
 from tidemark.collections.sources.errors import CannotFollow
 
 
-def describe(corrections: SmallCorrections, pinned: Pinned, guards: Guards) -> Difference:
-    """Return the difference that the corrections make; the digest of the stored rows is known.
+def describe(
+    corrections: SmallCorrections, pinned: Pinned, guards: Guards, *, before: Digest | None = None
+) -> Difference:
+    """Return the difference that the corrections make; ``before`` is the digest of the stored rows, if none is kept.
 
     Raises ``CannotFollow`` if the corrections cannot be right, or a guard wants to look at all rows.
     """
-    before = pinned.digest
+    before = before or pinned.digest
     assert before is not None  # noqa: S101 - nobody follows without one
     digest = before + corrections.digest(before.bucket_count)
     if (digest.counts < 0).any():
