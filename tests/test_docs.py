@@ -29,6 +29,8 @@ from tidemark.settings import PROJECT_ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pyspark.sql import SparkSession
+
     from tidemark.settings import Settings
 
 PLANES = Schema(
@@ -96,7 +98,7 @@ def test_a_program_reads_and_appends(planes: Settings, capsys: pytest.CaptureFix
     switch(planes, Mode.READ_WRITE)
     create_events(planes)
     shown: dict[str, Any] = {}
-    first, once, *rest = python_blocks("library.md")
+    first, once, *rest = (block for block in python_blocks("library.md") if "reconcile_frame" not in block)
     exec(first, shown)  # noqa: S102 -- our own page
     assert shown["rows"].num_rows == 4
     for _ in range(2):
@@ -105,6 +107,19 @@ def test_a_program_reads_and_appends(planes: Settings, capsys: pytest.CaptureFix
     for block in rest:
         exec(block, shown)  # noqa: S102 -- our own page
     assert capsys.readouterr().out == "appended 2\n"
+
+
+@pytest.mark.spark
+def test_a_program_hands_rows_over(
+    home: Settings, home_spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened = Home(home)
+    (declared,) = re.findall(r"```yaml\n(.*?)```", page_text("library.md"), re.DOTALL)
+    opened.declare(f"version: 1\n{declared}")
+    (block,) = (block for block in python_blocks("library.md") if "reconcile_frame" in block)
+    exec(block, {"settings": home, "deployment": opened.deployment})  # noqa: S102 -- our own page
+    assert capsys.readouterr().out == "corrected 2 0\ncorrected 2 1 changes\n"
+    assert opened.tuples("prices") == [("a", Decimal("1.00")), ("b", Decimal("2.75")), ("c", Decimal("9.00"))]
 
 
 def test_the_latest_row_of_each_key_is_declared_as_shown(home: Settings, tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def walk(node: ast.AST, *, at_import: bool) -> Iterator[Import]:
 
 
 def reachable_from(module: str) -> set[str]:
-    """Every module of the project that ``module`` needs, directly or not, also for the type checker alone."""
+    """Every module that ``module`` needs, also for the type checker alone; not what stands above on purpose."""
     found: set[str] = set()
     waiting = [module]
     while waiting:
@@ -196,7 +196,8 @@ def reachable_from(module: str) -> set[str]:
 
 @cache
 def targets_of(module: str) -> frozenset[str]:
-    return frozenset(edge.target for edge in imports_of(module) if edge.target in modules() and edge.target != module)
+    targets = {edge.target for edge in imports_of(module) if edge.target in modules()}
+    return frozenset(each for each in targets - {module} if (module, each) not in UPWARD_ON_PURPOSE)
 
 
 def circles() -> set[frozenset[str]]:

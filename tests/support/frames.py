@@ -29,11 +29,11 @@ def frame_declaration(home: Home, name: str = "c", **more: Any) -> Declaration:
 
 
 class Hands:
-    """Hands rows over to the collection ``c`` of a home, which it declares."""
+    """Hands rows over to a collection of a home, which it declares."""
 
-    def __init__(self, home: Home, spark: SparkSession, **declared: Any) -> None:
-        self.home, self.spark = home, spark
-        self.declaration = frame_declaration(home, **declared)
+    def __init__(self, home: Home, spark: SparkSession, name: str = "c", **declared: Any) -> None:
+        self.home, self.spark, self.name = home, spark, name
+        self.declaration = frame_declaration(home, name, **declared)
         home.apply(self.declaration)
 
     def frame(self, rows: Iterable[Row], schema: str = SCHEMA) -> DataFrame:
@@ -43,19 +43,19 @@ class Hands:
 
     def reconcile(self, frame: DataFrame | Iterable[Row], **more: Any) -> CollectionReport:
         given = self.frame(frame) if isinstance(frame, list) else frame
-        return reconcile_frame(self.spark, "c", given, **self._with_defaults(more))  # type: ignore[arg-type]
+        return reconcile_frame(self.spark, self.name, given, **self._with_defaults(more))  # type: ignore[arg-type]
 
     def apply(self, frame: DataFrame | Iterable[Row], **more: Any) -> CollectionReport:
         given = self.frame(frame, f"{SCHEMA}, _diff int") if isinstance(frame, list) else frame
-        return apply_changes(self.spark, "c", given, **self._with_defaults(more))  # type: ignore[arg-type]
+        return apply_changes(self.spark, self.name, given, **self._with_defaults(more))  # type: ignore[arg-type]
 
     def _with_defaults(self, more: dict[str, Any]) -> dict[str, Any]:
         self.home.clock.step(10)
         return {"deployment": self.home.deployment, "clock": self.home.clock, **more}
 
     def rows(self) -> list[Row]:
-        return [tuple(row.values()) for row in self.home.user_rows("c")]
+        return [tuple(row.values()) for row in self.home.user_rows(self.name)]
 
     def pinned(self) -> Pinned:
-        shard = self.home.shard("c")
+        shard = self.home.shard(self.name)
         return pin_snapshot(self.spark, shard, shard.load(), self.declaration.key)

@@ -13,13 +13,15 @@ from tests.support.frames import SCHEMA, Hands, frame_declaration
 from tests.support.homes import Home
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode
-from tidemark.collections.reconcile import reconciliation
+from tidemark.collections.reconcile import frames, reconciliation
 from tidemark.collections.reconcile.choosing.choice import skip_handed_over, skip_stale
 from tidemark.collections.reconcile.choosing.same_source import reconcile_unchanged
 from tidemark.collections.reconcile.frames import reconcile_frame
 from tidemark.collections.reconcile.run import reconcile_all
+from tidemark.collections.reconcile.stale import reconcile_stale
 from tidemark.collections.reconcile.strategy import Method
 from tidemark.collections.staged.flush import flush_all
+from tidemark.collections.system.recorder import record_run
 from tidemark.collections.system.tables import read_newest
 from tidemark.errors import (
     FencedByEpoch,
@@ -55,6 +57,12 @@ def declared(**more: object) -> Declaration:
     return Declaration.model_validate(
         {"name": "c", "kind": "differential", "schema": "k int", "source": {"format": "frame"}} | more
     )
+
+
+@pytest.fixture(autouse=True)
+def _records_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Save what most calls would take longest for."""
+    monkeypatch.setattr(frames, "record_run", lambda *_, **__: None)
 
 
 @pytest.fixture
@@ -236,6 +244,24 @@ def test_a_read_only_deployment_stages_all_rows_and_refuses_changes(hands: Hands
 
 
 @pytest.mark.spark
+def test_what_was_staged_and_does_not_fit_waits_for_the_program(hands: Hands) -> None:
+    home, newer = hands.home, hands.home.of_generation(2)
+    home.switch(Mode.READ_WRITE)
+    hands.reconcile(ABC)
+    assert hands.reconcile([*ABC, (4, "d")], deployment=newer.deployment).outcome is Outcome.STAGED
+    hands.apply([(5, "e", 1)])
+    newer.switch(Mode.READ_WRITE)
+    flushed = flush_all(newer.shards, newer.deployment, [], clock=home.clock)
+    done = reconcile_stale(flushed, newer.deployment, start_spark=lambda: hands.spark, clock=home.clock)
+    error = done.collections["c"].error
+    assert error is not None
+    assert "by `reconcile_frame`" in error.hint
+    report = hands.reconcile([*ABC, (4, "d")], deployment=newer.deployment)
+    assert report.details["superseded"]
+    assert (hands.rows(), home.branches()) == ([*ABC, (4, "d")], set())
+
+
+@pytest.mark.spark
 def test_a_paused_collection_is_left_alone(hands: Hands) -> None:
     hands.reconcile(ABC)
     hands.home.deployment.objects.pause(["c"], why="rest")
@@ -248,7 +274,8 @@ def test_a_paused_collection_is_left_alone(hands: Hands) -> None:
 
 
 @pytest.mark.spark
-def test_what_it_came_to_is_recorded(hands: Hands) -> None:
+def test_what_it_came_to_is_recorded(hands: Hands, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frames, "record_run", record_run)
     hands.reconcile(ABC)
     with pytest.raises(GuardRefused):
         hands.reconcile([])

@@ -102,7 +102,7 @@ def check_not_empty(counts: Counts, guards: Guards, *, is_scoped: bool) -> None:
     where = "the source has no rows in this slice" if is_scoped else "the source has no rows"
     raise GuardRefused(
         f"{where}, {counts.stored} are stored",
-        hint="if that is right, allow it for this run: `--allow-empty`, in Airflow `allow_empty`",
+        hint="if that is right, allow it for this run: `--allow-empty`, in Airflow and Python `allow_empty`",
     )
 
 
@@ -125,6 +125,6 @@ def check_delete_ratio(counts: Counts, guards: Guards, *, sample: Callable[[], S
         f"{vanishing} of {visible} stored rows{foreign} would vanish, a share of {vanishing / visible:.3f}; "
         f"max_delete_ratio is {guards.max_delete_ratio}",
         hint="look at the source; if that is right, raise it for this run: `--max-delete-ratio`, in Airflow "
-        "`max_delete_ratio`",
+        "and Python `max_delete_ratio`",
         sample=sample(),
     )

@@ -22,6 +22,10 @@ class FrameSource(Source):
 
     format: Literal["frame"]
 
+    @property
+    def inputs_read(self) -> tuple[Source, ...]:
+        return ()
+
     def find_state(self, looking: Looking, where: str) -> None:  # noqa: ARG002 - the signature of Source
         return None
 
