@@ -266,7 +266,7 @@ def test_a_key_that_came_again_is_refused_with_its_rows(make_lake: MakeLake) -> 
     lake.insert((2, "b"))
     with pytest.raises(GuardRefused) as refused:
         lake.run()
-    assert refused.value.sample == [{"k": 2, "rows": 2}]
+    assert refused.value.sample == [{"k": 2, "v": "b"}, {"k": 2, "v": "b"}]
     planned = lake.reconciliation().plan()
     assert planned.details[FALLBACK] == "a key that came is stored already"
     lake.sql("DELETE FROM LAKE WHERE k = 2")

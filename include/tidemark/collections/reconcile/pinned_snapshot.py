@@ -16,7 +16,7 @@ from tidemark.collections.digest.digest import Digest, DigestNote, digest_from_b
 from tidemark.collections.digest.file_digests import FileDigests
 from tidemark.collections.digest.row_layout import OLD, RowShape
 from tidemark.collections.digest.scan import scan_digest
-from tidemark.collections.reconcile.strategy import blend_change_rate, choose_bucket_count, kept_bucket_count
+from tidemark.collections.reconcile.strategy import UNPACKED, blend_change_rate, choose_bucket_count, kept_bucket_count
 from tidemark.collections.schema.convert import from_iceberg, spark_schema
 from tidemark.errors import CorruptState
 from tidemark.iceberg.files.manifests import read_data_files
@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 
 UNKNOWN_SIZE_BUCKETS = 1 << 18  # for a first load; folded once the rows are counted
 _LEAST_ROW_BYTES = 64
-_UNPACKED = 5  # times larger in memory than in a compressed file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +101,7 @@ class Pinned:
     @property
     def row_bytes(self) -> int:
         """The memory that a row takes, roughly."""
-        return max(_LEAST_ROW_BYTES, _UNPACKED * self.head.size_bytes // max(1, self.head.row_count))
+        return max(_LEAST_ROW_BYTES, UNPACKED * self.head.size_bytes // max(1, self.head.row_count))
 
     def digest_to_keep(
         self, digest: Digest | None, *, changed: int, source: str, compared_ms: int, mark: str, keeps_file: bool

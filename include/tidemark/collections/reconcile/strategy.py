@@ -17,6 +17,7 @@ DRIVER_ROWS = 250_000  # corrections that the driver collects and writes without
 DRIVER_ROWS_AT_MOST = 5_000_000  # to collect in the unlikely case that every compared row changed
 DRIVER_CANDIDATES = 5_000_000  # rows of both sides, changed or not, that the driver collects to compare
 DRIVER_BYTES = 512 << 20
+UNPACKED = 5  # times larger in memory than in a compressed file
 # The cost of a digest for each hashed row, above the cost with 2^12 buckets; comparing the rows of a key in the driver
 # costs 1. Measured at 5 M and 20 M rows with Spark's grouping: up to 2^18 groups fit into the caches of the processor,
 # up to 2^20 into Spark's quick aggregation.

@@ -86,11 +86,10 @@ class HandedChanges:
             )
         diff = F.col(DIFF).cast("bigint").alias(DIFF)
         rows = shape.number(conform(frame, stored, where=self.where, leave_out_others=True, also=[diff]), NEW, diff)
-        columns = zip(shape.columns(NEW), shape.schema.fields, self._names, strict=True)
         most = min(DRIVER_CANDIDATES, DRIVER_BYTES // self.lookup.pinned.row_bytes)
         found = (
             rows.select(
-                *(column.cast(field.dataType).alias(name) for column, field, name in columns),
+                *self.lookup.columns(NEW),
                 *shape.hashes(NEW),
                 (shape.has_null_key(NEW) if shape.is_keyed else F.lit(False)).alias(_HAS_NO_KEY),  # noqa: FBT003 - a value of SQL
                 self.lookup.value.alias(_VALUE),

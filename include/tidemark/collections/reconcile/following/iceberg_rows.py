@@ -25,14 +25,7 @@ from tidemark.collections.digest.scan import DRIVER_HASHES
 from tidemark.collections.reconcile.comparison import Difference
 from tidemark.collections.reconcile.driver_corrections import SmallCorrections, compare_candidates, unsettled
 from tidemark.collections.reconcile.following.found import describe
-from tidemark.collections.reconcile.following.row_lookup import (
-    PLACES,
-    Counted,
-    RowLookup,
-    as_pairs,
-    choose_copies,
-    longs,
-)
+from tidemark.collections.reconcile.following.row_lookup import PLACES, Counted, RowLookup, as_pairs, longs, take_copies
 from tidemark.collections.reconcile.strategy import Method, candidates_fit_driver
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark
@@ -152,12 +145,8 @@ class FollowingIceberg:
 
     def _correct_multiset(self, net: _Net, came: pa.Table, stored: pa.Table) -> SmallCorrections:
         """Retract the youngest of equal copies."""
-        pairs = as_pairs(longs(stored, "position"), longs(stored, "hash"))
-        order = np.lexsort((-longs(stored, "time"), pairs["identity"], pairs["position"]))
-        gone = choose_copies(pairs, net.went, order)
-        if gone is None:
-            raise CannotFollow("a row that went is not stored")
-        return SmallCorrections(new=came, old=stored.take(pa.array(gone)).drop_columns(["time"]), shape=self.shape)
+        old = take_copies(stored, net.went, otherwise="a row that went is not stored").drop_columns(["time"])
+        return SmallCorrections(new=came, old=old, shape=self.shape)
 
 
 @dataclass(frozen=True)

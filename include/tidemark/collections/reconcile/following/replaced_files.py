@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidemark.collections.declarations.collection import Guards, OnNullKey
@@ -33,12 +33,13 @@ from tidemark.collections.reconcile.following.row_lookup import (
     Counted,
     RowLookup,
     as_pairs,
-    choose_copies,
+    collect,
     longs,
     subtract,
+    take_copies,
 )
 from tidemark.collections.reconcile.following.settling import settle
-from tidemark.collections.reconcile.strategy import Method, candidates_fit_driver, is_worth_filtering
+from tidemark.collections.reconcile.strategy import UNPACKED, Method, candidates_fit_driver, is_worth_filtering
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark
 from tidemark.collections.sources.errors import CannotFollow
@@ -51,6 +52,7 @@ log = logging.getLogger(__name__)
 _BYTES_PER_ROW = 64  # of the driver's memory for each row that came
 MOST_KEYS = 4_000_000  # that Spark broadcasts
 MOST_NEAR = 2_000_000  # stored rows whose hashes the driver takes, for whatever question
+MOST_WHOLE = 64 << 20  # bytes of rows that the driver takes at once, changed or not
 MOST_SHARE = 0.5  # of the bytes of all files: comparing all rows reads the files once or twice
 LEAST_SPARED = 16 << 20  # bytes that are not read; following takes some jobs more
 _NO_ROWS = pa.table({name: pa.array([], pa.int64()) for name in ("position", "hash", VALUE)})
@@ -134,7 +136,7 @@ class FollowingFiles:
             raise CannotFollow("the digests of files do not add up to that of the collection")
         most_rows = self._most_rows(before.row_count)
         with DRIVER_ROOM.taking(_BYTES_PER_ROW * most_rows):
-            came, came_digest = self._read_came()
+            came, came_digest = self._read_came(most_rows)
             gone_digest = self.kept.total(changes.gone)
             after = total + -gone_digest + came_digest
             if (after.counts < 0).any():
@@ -161,12 +163,12 @@ class FollowingFiles:
             raise CannotFollow("too many rows are in the files that changed")
         return most_rows
 
-    def _read_came(self) -> tuple[pa.Table, Digest]:
+    def _read_came(self, most: int) -> tuple[pa.Table, Digest]:
         """Return the hashes of the rows that came, and their digest; keep the digests of their files."""
         bucket_count = self.kept.bucket_count
         if not self.changes.came:
             return _NO_ROWS, Digest.empty(bucket_count)
-        rows, by_file = self._hashes_that_came(), dict[int, FileScan]()
+        rows, by_file = self._hashes_that_came(most), dict[int, FileScan]()
         for batch in rows.to_batches():
             include_by_file(by_file, batch, "position", bucket_count)
         empty = FileScan(Digest.empty(bucket_count))
@@ -175,16 +177,23 @@ class FollowingFiles:
         )
         return rows, reduce(Digest.__add__, (self._digests[file.uri].digest for file in self.changes.came))
 
-    def _hashes_that_came(self) -> pa.Table:
-        """Return ``position``, ``hash``, ``FILE`` and ``VALUE`` of all rows that came and have a key."""
+    def _hashes_that_came(self, most: int) -> pa.Table:
+        """Return ``position``, ``hash``, ``FILE`` and ``VALUE`` of all rows that came and have a key.
+
+        And the columns, if the rows are little. Raises ``CannotFollow`` if more rows came than ``most``.
+        """
         shape = self.shape
         position = shape.position(NEW)
         if shape.is_keyed:
             position = F.when(~shape.has_null_key(NEW), position)
         hashes = self._rows.select(
-            position.alias("position"), shape.hash(NEW).alias("hash"), FILE, self.lookup.value.alias(VALUE)
+            *(self.lookup.columns(NEW) if self._takes_rows else []),
+            shape.hash(NEW).alias("hash"),
+            position.alias("position"),
+            FILE,
+            self.lookup.value.alias(VALUE),
         )
-        rows = hashes.toArrow()
+        rows = collect(hashes, most)
         keyed = pc.is_valid(rows.column("position"))
         if self.guards.on_null_key is OnNullKey.REFUSE and not pc.all(keyed, min_count=0).as_py():
             raise CannotFollow("a row without a key came")
@@ -218,10 +227,8 @@ class FollowingFiles:
         if len(np.unique(here["position"])) < len(here):
             raise CannotFollow("a key is stored more than once")
         lost = self._find_lost(net, here)
-        changed = came[~np.isin(came, here)]
-        new = self.lookup.came(self._sides(), Counted.of(changed)) if len(changed) else self.lookup.no_rows()
-        went = Counted.of(np.concatenate([here[~np.isin(here, came)], lost]))
-        return self._corrections(new, went, net)
+        went = np.concatenate([here[~np.isin(here, came)], lost])
+        return self._corrections(net, Counted.of(came[~np.isin(came, here)]), Counted.of(went))
 
     def _correct_multiset(self, net: _Net) -> SmallCorrections:
         """A row that came and is stored was in a file that went; the youngest of equal copies go."""
@@ -230,19 +237,29 @@ class FollowingFiles:
             raise CannotFollow("too many rows are in the files that changed")
         here = Counted.of(self._find_here(net))
         stayed = np.repeat(here.pairs, np.minimum(here.counts, came.counts[np.searchsorted(came.pairs, here.pairs)]))
-        lost = self._find_lost(net, stayed)
-        fresh = subtract(came, Counted.of(stayed))
-        new = self.lookup.came(self._sides(), fresh) if len(fresh) else self.lookup.no_rows()
-        return self._corrections(new, Counted.of(lost), net)
+        return self._corrections(net, subtract(came, Counted.of(stayed)), Counted.of(self._find_lost(net, stayed)))
 
-    def _corrections(self, new: pa.Table, went: Counted, net: _Net) -> SmallCorrections:
-        """Retract the rows that went; of equal copies the youngest."""
-        stored = self.lookup.stored(went, net.bounds)
-        pairs = as_pairs(longs(stored, "position"), longs(stored, "hash"))
-        gone = choose_copies(pairs, went, np.lexsort((-longs(stored, "time"), pairs["identity"], pairs["position"])))
-        if gone is None:
-            raise CannotFollow("two reads of the stored rows saw other rows")
-        return SmallCorrections(new=new, old=stored.take(pa.array(gone)).drop_columns(["time"]), shape=self.shape)
+    def _corrections(self, net: _Net, came: Counted, went: Counted) -> SmallCorrections:
+        """Insert the rows that came, and retract those that went."""
+        if not len(came):
+            new = self.lookup.no_rows()
+        elif self._takes_rows:
+            rows = net.rows.filter(pa.array(np.isin(net.came, came.pairs)))
+            new = take_copies(rows.drop_columns([FILE, VALUE]), came)
+        else:
+            new = self.lookup.came([(self._rows, self.shape.hash(NEW))], came)
+        if net.near is not None and net.near_rows is not None:
+            stored = net.near_rows.filter(pa.array(np.isin(net.near, went.pairs)))
+        else:
+            stored = self.lookup.stored(went, net.bounds)
+        old = take_copies(stored, went).drop_columns(["time"])
+        return SmallCorrections(new=new, old=old, shape=self.shape)
+
+    @property
+    def _takes_rows(self) -> bool:
+        """Whether all rows that came are collected at once, and not first their hashes, and then some of the rows."""
+        came = sum(file.size_bytes for file in self.changes.came)
+        return came <= MOST_WHOLE // UNPACKED
 
     def _find_here(self, net: _Net, *, by_key: bool = False) -> NDArray[np.void]:
         """Return the stored rows that equal one that came, or ``by_key`` have the key of one; each copy."""
@@ -250,9 +267,6 @@ class FollowingFiles:
             return self.lookup.stored_hashes(net.came_bounds, wanted=Counted.of(net.came), by_key=by_key)
         is_here = np.isin(net.near["position"], net.came["position"]) if by_key else np.isin(net.near, net.came)
         return net.near[is_here]
-
-    def _sides(self) -> list[tuple[DataFrame, Column]]:
-        return [(self._rows, self.shape.hash(NEW))]
 
     def _find_lost(self, net: _Net, stayed: NDArray[np.void]) -> NDArray[np.void]:
         """Return the rows that were in a file that went, but for those that ``stayed`` or were replaced, each copy.
@@ -332,9 +346,20 @@ class _Net:
 
     @cached_property
     def near(self) -> NDArray[np.void] | None:
-        """The stored rows between the values of rows that came or went, if these are not too many."""
-        is_near = self.lookup.count_between(self.bounds) <= MOST_NEAR
-        return self.lookup.stored_hashes(self.bounds) if is_near else None
+        """The hashes of the stored rows between the values of rows that came or went, if these are not too many."""
+        if (rows := self.near_rows) is not None:
+            return as_pairs(longs(rows, "position"), longs(rows, "hash"))
+        return self.lookup.stored_hashes(self.bounds) if self._near_count <= MOST_NEAR else None
+
+    @cached_property
+    def near_rows(self) -> pa.Table | None:
+        """The rows themselves, if these are few: reading some of them again would take longer."""
+        is_little = self._near_count * self.lookup.pinned.row_bytes <= MOST_WHOLE
+        return self.lookup.stored_between(self.bounds, expected=self._near_count) if is_little else None
+
+    @cached_property
+    def _near_count(self) -> int:
+        return self.lookup.count_between(self.bounds)
 
     @property
     def bounds(self) -> tuple[int, int] | None:

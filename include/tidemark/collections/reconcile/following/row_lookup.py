@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.types import PrimitiveType
 
 MOST_COPIES = 1_000_000  # of rows that changed, which the driver takes beside these
+_ROW_BITS = 33  # of Spark's row numbers; the partition is above
 PLACES = ("file", "pos", "time")
 _BOUNDED = (ByteType, ShortType, IntegerType, LongType, DateType)  # whose smallest and largest value are looked for
 _PAIR = np.dtype([("position", np.int64), ("identity", np.int64)])
@@ -73,22 +74,24 @@ class RowLookup:
     def came(self, sides: Sequence[tuple[DataFrame, Column]], wanted: Counted) -> pa.Table:
         """Return so many copies of each row as ``wanted`` says, from numbered rows with their identities."""
         shape = self.shape
-        names = [str(n) for n in range(shape.width)]
-        columns = [column.alias(name) for column, name in self._named(NEW, names)]
         frames = [
             self._among(rows, wanted, identity=identity, position=shape.position(NEW)).select(
-                *columns, *shape.hashes(NEW), "identity"
+                *self.columns(NEW), *shape.hashes(NEW), "identity"
             )
             for rows, identity in sides
         ]
         if not frames or not len(wanted):
-            return self._nothing(names)
-        rows = _collect(reduce(DataFrame.union, frames), wanted.total)
-        pairs = as_pairs(longs(rows, "position"), longs(rows, "identity"))
-        chosen = choose_copies(pairs, wanted, np.lexsort((pairs["identity"], pairs["position"])))
-        if chosen is None:
-            raise CannotFollow("two reads of the files that changed saw other rows")
-        return rows.take(pa.array(chosen)).drop_columns(["identity"])
+            return self.no_rows()
+        found = collect(reduce(DataFrame.union, frames), wanted.total)
+        return take_copies(found, wanted, identity="identity").drop_columns(["identity"])
+
+    def columns(self, prefix: str) -> list[Column]:
+        """Return the columns, named by their numbers, of the collection's types.
+
+        A source may say of nested fields that they are never NULL.
+        """
+        fields = zip(self.shape.columns(prefix), self.shape.schema.fields, strict=True)
+        return [column.cast(field.dataType).alias(str(n)) for n, (column, field) in enumerate(fields)]
 
     def stored(self, wanted: Counted, bounds: tuple[int, int] | None, *, by_key: bool = False) -> pa.Table:
         """Return the stored rows that equal those of ``wanted``; ``by_key`` those with a position of them.
@@ -96,14 +99,17 @@ class RowLookup:
         ``bounds`` are the smallest and the largest ``value`` of these rows; None if that is not known.
         """
         shape = self.shape
-        names = [str(n) for n in range(shape.width)]
         if not len(wanted):
-            return self._nothing([*names], *PLACES)
+            return self.no_rows(*PLACES)
         rows = with_short_places(self.pinned.read(self.between(bounds)))
         identity = None if by_key else shape.hash(OLD)
         found = self._among(rows, wanted, identity=identity, position=shape.position(OLD))
-        columns = [column.alias(name) for column, name in self._named(OLD, names)]
-        return _collect(found.select(*columns, *shape.hashes(OLD), *PLACES), len(wanted))
+        return collect(found.select(*self.columns(OLD), *shape.hashes(OLD), *PLACES), len(wanted))
+
+    def stored_between(self, bounds: tuple[int, int] | None, *, expected: int) -> pa.Table:
+        """Return the stored rows between ``bounds``, about as many as ``expected``."""
+        rows = with_short_places(self.pinned.read(self.between(bounds)))
+        return collect(rows.select(*self.columns(OLD), *self.shape.hashes(OLD), *PLACES), expected)
 
     def stored_hashes(
         self,
@@ -146,9 +152,12 @@ class RowLookup:
                 total += inside / (high - low + 1) * file.record_count
         return int(total)
 
-    def no_rows(self) -> pa.Table:
-        """Return no row of a source."""
-        return self._nothing([str(n) for n in range(self.shape.width)])
+    def no_rows(self, *places: str) -> pa.Table:
+        """Return no row, with the columns of the others."""
+        empty = self.spark.createDataFrame([], self.shape.schema).toDF(*map(str, range(self.shape.width))).toArrow()
+        for name in ("hash", "position", *places):
+            empty = empty.append_column(name, pa.array([], pa.int64()))
+        return empty
 
     def between(self, bounds: tuple[int, int] | None) -> Column | None:
         """Return the condition on stored rows that their value lies between ``bounds``, both included."""
@@ -167,24 +176,12 @@ class RowLookup:
         numbers = self.shape.key_indexes or range(self.shape.width)
         return next((n for n in numbers if isinstance(fields[n].dataType, _BOUNDED)), None)
 
-    def _named(self, prefix: str, names: Sequence[str]) -> list[tuple[Column, str]]:
-        """Return the columns as the collection has them: a source may say of nested fields that they are never NULL."""
-        fields = zip(self.shape.columns(prefix), self.shape.schema.fields, names, strict=True)
-        return [(column.cast(field.dataType), name) for column, field, name in fields]
-
     def _among(self, rows: DataFrame, wanted: Counted, *, identity: Column | None, position: Column) -> DataFrame:
         """Return the rows with a position of ``wanted``, and an identity of it, if one is given."""
         identified = {"wanted_position": position} | ({} if identity is None else {"identity": identity})
         listed = pa.table({"wanted_position": wanted.pairs["position"], "identity": wanted.pairs["identity"]})
         wanted_rows = F.broadcast(self.spark.createDataFrame(listed.select([*identified])))
         return rows.withColumns(identified).join(wanted_rows, on=[*identified], how="left_semi")
-
-    def _nothing(self, names: Sequence[str], *places: str) -> pa.Table:
-        shape = self.shape
-        empty = self.spark.createDataFrame([], shape.schema).toDF(*names).toArrow()
-        for name in ("hash", "position", *places):
-            empty = empty.append_column(name, pa.array([], pa.int64()))
-        return empty
 
 
 def subtract(rows: Counted, others: Counted) -> Counted:
@@ -208,11 +205,30 @@ def choose_copies(pairs: NDArray[np.void], wanted: Counted, order: NDArray[np.in
     return order[rank < np.repeat(wanted.counts, sizes)]
 
 
-def _collect(rows: DataFrame, wanted: int) -> pa.Table:
-    """Collect the ``wanted`` rows. Raises ``CannotFollow`` if they have many more copies."""
+def take_copies(
+    rows: pa.Table, wanted: Counted, *, identity: str = "hash", otherwise: str = "two reads of the same saw other rows"
+) -> pa.Table:
+    """Return so many copies of each row as ``wanted`` says, of stored ones the youngest.
+
+    Raises ``CannotFollow``, for the reason ``otherwise``, if ``rows`` has not all of them, or others.
+    """
+    pairs = as_pairs(longs(rows, "position"), longs(rows, identity))
+    ages = [-longs(rows, "time")] if "time" in rows.column_names else []
+    chosen = choose_copies(pairs, wanted, np.lexsort((*ages, pairs["identity"], pairs["position"])))
+    if chosen is None:
+        raise CannotFollow(otherwise)
+    return rows.take(pa.array(chosen))
+
+
+def collect(rows: DataFrame, wanted: int) -> pa.Table:
+    """Collect the ``wanted`` rows. Raises ``CannotFollow`` if they have many more copies.
+
+    Each partition is limited by itself: Spark's own limit brings all rows into one.
+    """
     most = wanted + MOST_COPIES
-    found = rows.limit(most).toArrow()
-    if found.num_rows == most:
+    number = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << _ROW_BITS) - 1).cast("bigint"))
+    found = rows.withColumn("number", number).where(F.col("number") < most).drop("number").toArrow()
+    if found.num_rows >= most:
         raise CannotFollow("too many rows equal those that changed")
     return found
 
