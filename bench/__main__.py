@@ -86,6 +86,7 @@ def parts_of(arguments: argparse.Namespace, sizes: list[int]) -> dict[str, Calla
     if not arguments.skip_following:
         size = ["--rows", str(QUICK)] if arguments.quick else []
         parts["the changes that are followed"] = partial(run_alone, [*runs, *size], MEMORY, "bench.following")
+        parts["the files that are followed"] = partial(run_alone, [*runs, *size], MEMORY, "bench.following_files")
     if not arguments.skip_catalog:
         items = SMALL if arguments.quick else ITEMS
         parts["the catalog"] = partial(run_alone, ["--only-items", str(items), *runs], MIGRATION_MEMORY)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from bench.figures import Figure, write_or_print
-from bench.reconciling import checking, plain, ratio
+from bench.reconciling import checking, hashing_scan, plain, ratio
 from bench.tables import KEY, Mirrors, write_sources
 from bench.timing import alternate
 from tidemark.collections.reconcile.strategy import Method
@@ -91,6 +91,18 @@ def measure_following_files(
         yield from plain(label, times)
         bounds = {"at_least": least} if rows >= ROWS else {}  # of few rows, the jobs take the time
         yield ratio(f"{label}: merge / tidemark", times, "merge", "tidemark", **bounds)
+    mirrors.reconcile("base")
+    equal = mirrors.save()
+    mirrors.touch()
+    touched: dict[str, Callable[[], object]] = {
+        "tidemark": partial(mirrors.reconcile, "base"),
+        "hashing scan": partial(hashing_scan, mirrors),
+    }
+    times = alternate(touched, runs, before=partial(mirrors.restore, equal), check=checking(mirrors, "base"))
+    label = f"files, all {FILES} touched, {rows / 1_000_000:g} M rows"
+    yield from plain(label, times)
+    most = {"at_most": 1.6} if rows >= ROWS else {}
+    yield ratio(f"{label}: tidemark / hashing scan", times, "tidemark", "hashing scan", **most)
 
 
 def main() -> int:

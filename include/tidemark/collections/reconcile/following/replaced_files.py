@@ -54,7 +54,7 @@ MOST_KEYS = 4_000_000  # that Spark broadcasts
 MOST_NEAR = 2_000_000  # stored rows whose hashes the driver takes, for whatever question
 MOST_WHOLE = 64 << 20  # bytes of rows that the driver takes at once, changed or not
 MOST_SHARE = 0.5  # of the bytes of all files: comparing all rows reads the files once or twice
-LEAST_SPARED = 16 << 20  # bytes that are not read; following takes some jobs more
+LEAST_SPARED = 2 << 20  # bytes that are not read; following takes some jobs more
 _NO_ROWS = pa.table({name: pa.array([], pa.int64()) for name in ("position", "hash", VALUE)})
 _UNEVEN = 4  # times as many rows as their bytes say may lie in the files that came
 
