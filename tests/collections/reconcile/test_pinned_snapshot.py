@@ -132,7 +132,7 @@ def test_digest_is_kept_in_more_buckets_where_many_rows_change(home: Settings, c
     Writer.join(shard, 1).publish(batch, lower=0, new_upper=2, digest=old)
     scanned = Digest.of_hashes(NUMBERS, NUMBERS, 1 << 14)
     note, kept = pinned(shard).digest_to_keep(
-        scanned, changed=changed, source="", compared_ms=0, mark="", rows_stay=False
+        scanned, changed=changed, source="", compared_ms=0, mark="", keeps_file=False
     )
     read = digest_from_bytes(kept or b"", SHAPE.layout)
     assert f"buckets={buckets} " in note
