@@ -33,12 +33,16 @@ FILE_FORM = (  # of every side
     "write.parquet.compression-level",
     "write.parquet.row-group-size-bytes",
 )
+ALL_STAY = " updated"  # in the name of a share
 _PARTS = 4
 _OF_A_MILLION = 1_000_000
 
 
 def write_sources(spark: SparkSession, folder: Path, rows: int, shares: dict[str, float]) -> dict[str, Path]:
-    """Write a base table and, per share, one that differs in that share of the rows: 10 of 11 updated, 1 replaced."""
+    """Write a base table and, per share, one that differs in that share of the rows: 10 of 11 updated, 1 replaced.
+
+    Of a share whose name ends in ``ALL_STAY`` all are updated.
+    """
     base = spark.range(0, rows, 1, _PARTS).select(
         F.col("id").alias(KEY),
         (F.col("id") % 1000).cast("int").alias("category"),
@@ -51,11 +55,12 @@ def write_sources(spark: SparkSession, folder: Path, rows: int, shares: dict[str
     base.write.parquet(str(paths["base"]))
     stored = spark.read.parquet(str(paths["base"]))
     for name, share in shares.items():
-        changed, gone = round(share * _OF_A_MILLION), round(share * _OF_A_MILLION / 11)
+        replaced = 0.0 if name.endswith(ALL_STAY) else share / 11
+        changed, gone = round(share * _OF_A_MILLION), round(replaced * _OF_A_MILLION)
         draw = F.pmod(F.xxhash64(F.lit(name), KEY), F.lit(_OF_A_MILLION))
         kept = stored.withColumn("draw", draw).where(F.col("draw") >= gone)
         category = F.when(F.col("draw") < changed, F.col("category") + 1).otherwise(F.col("category"))
-        fresh = stored.where(F.col(KEY) < round(rows * share / 11)).withColumn(KEY, F.col(KEY) + rows)
+        fresh = stored.where(F.col(KEY) < round(rows * replaced)).withColumn(KEY, F.col(KEY) + rows)
         kept.withColumn("category", category).drop("draw").unionByName(fresh).write.parquet(str(paths[name]))
     return paths
 
@@ -97,7 +102,7 @@ class Mirrors:
             {"name": "mirror", "kind": "differential", "key": [KEY], "source": source, "guards": guards}
         )
 
-    def reconcile(self, name: str) -> CollectionReport:
+    def reconcile(self, name: str, *, is_full: bool = False) -> CollectionReport:
         shard = self.shards.open("mirror")
         return Reconciliation(
             spark=self.spark,
@@ -108,6 +113,7 @@ class Mirrors:
             data_interval=None,
             overrides=Overrides(),
             clock=SystemClock(),
+            is_full=is_full,
         ).run(Writer.join(shard, self.settings.generation))
 
     def merge(self, name: str) -> None:
