@@ -271,7 +271,7 @@ def test_digests_that_do_not_fit_are_made_anew(
     check_rows(files, report)
     assert report.strategy == Method.BUCKETS
     warned = "the digests of" in caplog.text
-    assert warned == (damage in {"bytes", "sums", "commit"})
+    assert warned == (damage in {"bytes", "layout", "sums", "commit"})
     files.write("d", [(5, "f")])
     check(files, files.run(), 1, 1, replaced=1)
 

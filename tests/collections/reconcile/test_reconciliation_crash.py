@@ -16,7 +16,10 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.reconcile import comparison as difference
 from tidemark.collections.reconcile import reconciliation as reconcile
 from tidemark.collections.reconcile import spark_corrections as large_corrections
+from tidemark.collections.reconcile.choosing.same_source import SAME_SOURCE
+from tidemark.collections.reconcile.following import replaced_files
 from tidemark.collections.reconcile.run import reconcile_all
+from tidemark.collections.reconcile.strategy import Method
 from tidemark.fail_points import FAIL_POINT_EXIT
 from tidemark.iceberg.commit import publisher as shard_commit
 from tidemark.iceberg.maintenance.orphans import remove_orphans
@@ -35,8 +38,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 
-FAR_MS = 10**15
+FAR_MS, LATER_MS = 10**15, 4 * 10**12
 SMALL = tuple((point, "small") for point in (*reconcile.FAIL_POINTS, *shard_commit.FAIL_POINTS))
+FOLLOWED = tuple((point, "followed") for point, _ in SMALL)
 LARGE = tuple((point, "large") for point in (*staging.FAIL_POINTS, *corrections_staging.FAIL_POINTS))
 
 
@@ -46,11 +50,11 @@ def twenty_rows(jvm: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
         settings = settings_in(folder / "home")
         settings.home.mkdir()
         installation = Home(settings, folder)
-        declaration = installation.declaration("c")
+        declaration = installation.declaration("c", verify_after="100000d")
         installation.write_rows("c", [(n, "a") for n in range(20)])
         installation.apply(declaration)
         with spark_session(settings, app_name="tidemark-tests") as session:
-            installation.reconcile(session, declaration)
+            reconcile_all(session, deployment_of(settings), ["c"], clock=installation.clock)  # as declared
 
     return PreparedFolder(tmp_path_factory.mktemp("twenty"), fill)
 
@@ -61,10 +65,14 @@ def home(twenty_rows: PreparedFolder) -> Settings:
     return settings_in(twenty_rows.restored() / "home")
 
 
-@pytest.mark.parametrize(("point", "path"), SMALL + LARGE)
-def test_run_that_died_is_done_by_the_next(home: Settings, home_spark: SparkSession, *, point: str, path: str) -> None:
+@pytest.mark.parametrize(("point", "path"), SMALL + FOLLOWED + LARGE)
+def test_run_that_died_is_done_by_the_next(
+    home: Settings, home_spark: SparkSession, monkeypatch: pytest.MonkeyPatch, *, point: str, path: str
+) -> None:
+    if path == "followed":
+        monkeypatch.setattr(replaced_files, "LEAST_SPARED", 0)  # of little, or of few files, all rows are compared
+        monkeypatch.setattr(replaced_files, "MOST_SHARE", 1.0)
     installation = Home(home, home.home.parent)
-    declaration = installation.declaration("c")
     desired = [(n, "b" if n % 5 == 0 else "a") for n in range(2, 25)]
     installation.write_rows("c", desired)
 
@@ -77,9 +85,11 @@ def test_run_that_died_is_done_by_the_next(home: Settings, home_spark: SparkSess
     assert die_in_fork(point, run) == FAIL_POINT_EXIT, f"{point} was never reached"
     upper = installation.shard("c").load().state.upper
 
-    installation.clock.step(FAR_MS)  # the run that died had the real clock
-    report = installation.reconcile(home_spark, declaration)
+    installation.clock.step(LATER_MS)  # the run that died had the real clock
+    report = reconcile_all(home_spark, deployment_of(home), ["c"], clock=installation.clock).collections["c"]
     assert installation.tuples("c") == sorted(desired)
+    if path == "followed":
+        assert report.strategy in {Method.CHANGED_FILES, SAME_SOURCE}
     assert report.outcome in {Outcome.CORRECTED, Outcome.UNCHANGED}
     shard = installation.shard("c")
     assert shard.load().state.upper > upper

@@ -66,11 +66,15 @@ class Pinned:
     def file_digests(self) -> FileDigests | None:
         """The digests of the files that the rows were made from, if they are kept."""
         blob = read_digest(self.head, PARTS_TYPE) if self.trusts_digest else None
-        try:
-            return None if blob is None else FileDigests.from_bytes(blob, self.shape.layout)
-        except CorruptState as error:
-            log.warning("the digests of the files of %s are made anew: %s", ".".join(self.head.table.name()), error)
+        if blob is None:
             return None
+        try:
+            found, reason = FileDigests.from_bytes(blob, self.shape.layout), "they are of another version, or columns"
+        except CorruptState as error:
+            found, reason = None, str(error)
+        if found is None:
+            log.warning("the digests of the files of %s are made anew: %s", ".".join(self.head.table.name()), reason)
+        return found
 
     def scanned_digest(self) -> Digest:
         """Return the digest of the snapshot; without a usable one, scan the rows."""
