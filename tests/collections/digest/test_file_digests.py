@@ -73,3 +73,13 @@ def test_buckets_of_files_are_as_many_as_their_rows_unless_that_is_too_much(
     rows: int, files: int, buckets: int | None
 ) -> None:
     assert choose_file_buckets(rows=rows, files=files) == buckets
+
+
+def test_buckets_become_fewer_as_files_become_more() -> None:
+    many = {f"f{n}": ("1", [n, -n], None) for n in range(600)}
+    fitted = digests_of(many, buckets=1 << 12).fitted()
+    assert fitted is not None
+    assert fitted.bucket_count == 16
+    assert len(fitted.total().differing(digests_of(many).total())) == 0
+    assert fitted.fitted() is fitted
+    assert FileDigests("", dict.fromkeys(map(str, range(70_000)), next(iter(fitted.files.values())))).fitted() is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -55,6 +55,14 @@ class FileDigests:
         for name in self.files if names is None else names:
             total.sums[...] += self.files[name].digest.sums
         return total
+
+    def fitted(self) -> Self | None:
+        """Return these digests in no more buckets than so many files should have; None if there are too many files."""
+        wanted = choose_file_buckets(rows=self.total().row_count, files=len(self.files))
+        if wanted is None or wanted >= self.bucket_count:
+            return None if wanted is None else self
+        files = {name: replace(file, digest=file.digest.fold(wanted)) for name, file in self.files.items()}
+        return type(self)(self.decided_by, files)
 
     def says_the_same_as(self, others: Self) -> bool:
         """Say whether both are about the same files in the same states."""

@@ -114,14 +114,11 @@ class FollowingFiles:
         return FileSetChanges.between(self.kept, self.files.listing.files)
 
     @property
-    def digests(self) -> FileDigests:
-        """The digests of the present files; ask after ``compare``."""
-        present = {file.uri: self._digests.get(file.uri) or self.kept.files[file.uri] for file in self._present}
-        return FileDigests(self.kept.decided_by, present)
-
-    @property
-    def _present(self) -> tuple[FileState, ...]:
-        return self.files.listing.files
+    def digests(self) -> FileDigests | None:
+        """The digests of the present files, unless there are too many; ask after ``compare``."""
+        present = (file.uri for file in self.files.listing.files)
+        files = {name: self._digests.get(name) or self.kept.files[name] for name in present}
+        return FileDigests(self.kept.decided_by, files).fitted()
 
     def compare(self) -> Difference:
         """Return the corrections; the guards have not judged their number yet.
