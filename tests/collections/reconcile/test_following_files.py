@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.file_sets import FileSet
+from tests.support.homes import Home
 from tests.support.twins import GUARDS
 from tidemark.collections.deployment import Mode
 from tidemark.collections.digest.digest import Digest
@@ -22,6 +23,7 @@ from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.reconcile.strategy import Method
 from tidemark.collections.sources.file_listing import FileState
 from tidemark.collections.sources.followed.file_set import FollowedFiles
+from tidemark.collections.sources.formats.parquet_files import ParquetSource
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import GuardRefused
 from tidemark.iceberg.shard.digest_file import bound_file, read_digest, write_digest
@@ -383,3 +385,39 @@ def test_changes_of_a_set_of_files() -> None:
     assert [file.uri for file in changed.came] == ["a", "c", "d"]
     assert changed.gone == ("a", "b", "c")
     assert changed.to_json() == {"added": 1, "removed": 1, "replaced": 2}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["_Metadata", "_tidemark_file", "_TIDEMARK_FILE"])
+def test_files_with_a_column_of_a_name_that_is_needed_are_not_followed(
+    home: Settings, home_spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    installation = Home(home, tmp_path, f"k bigint, `{name}` bigint")
+    pq.write_table(pa.table({"k": [1, 2], name: [3, 4]}), tmp_path / "f.parquet")
+    declaration = installation.declaration("c", source={"format": "parquet", "path": str(tmp_path / "f.parquet")})
+    installation.apply(declaration)
+    installation.reconcile(home_spark, declaration)
+    pq.write_table(pa.table({"k": [1], name: [5]}), tmp_path / "f.parquet")
+    installation.reconcile(home_spark, declaration)
+    assert installation.tuples("c") == [(1, 5)]
+
+
+@pytest.mark.spark
+def test_a_file_that_is_replaced_while_it_is_opened_has_moved(
+    make_files: MakeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = make_files()
+    files.write("a", [(1, "A")])
+    reading, reads = ParquetSource._read, []
+
+    def read(source: ParquetSource, *arguments: Any, **named: Any) -> Any:
+        reads.append(1)
+        if len(reads) == 1:
+            files.write("a", [(1, "A"), (2, "B")])
+            raise EOFError("Cannot seek after EOF")
+        return reading(source, *arguments, **named)
+
+    monkeypatch.setattr(ParquetSource, "_read", read)
+    report = files.run()
+    assert report.details["attempts"] == 2
+    check_rows(files, report)

@@ -16,6 +16,7 @@ from tidemark.collections.deployment import Mode
 from tidemark.collections.reconcile import frames, reconciliation
 from tidemark.collections.reconcile.choosing.choice import skip_handed_over, skip_stale
 from tidemark.collections.reconcile.choosing.same_source import reconcile_unchanged
+from tidemark.collections.reconcile.following import handed_changes
 from tidemark.collections.reconcile.frames import reconcile_frame
 from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.reconcile.stale import reconcile_stale
@@ -452,3 +453,29 @@ def test_changes_of_a_process_that_died_are_there_or_not(hands: Hands, point: st
         hands.apply(changes, upper=upper)
     assert hands.rows() == [(1, "z"), (2, "b"), (3, "c"), (4, "d")]
     assert hands.pinned().wrong_buckets() == 0
+
+
+@pytest.mark.spark
+def test_changes_that_the_driver_does_not_hold_are_refused_before_it_takes_them(
+    hands: Hands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handed_changes, "DRIVER_BYTES", 1 << 20)
+    wide, other = "x" * (600 << 10), "y" * (600 << 10)
+    with pytest.raises(Refused, match=r"or 1 MiB: they are 2, of about 1 MiB"):
+        hands.apply([(1, wide, 1), (2, other, 1)])
+    hands.apply([(1, wide, 1)])
+    hands.apply([(key, "narrow", 1) for key in range(2, 4000)])  # whatever is stored
+    monkeypatch.setattr(handed_changes, "DRIVER_CANDIDATES", 10)
+    with pytest.raises(Refused, match="they are 11, "):
+        hands.apply([(9999, "many", 11)])
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("schema", "given"),
+    [("_diff int, _DIFF int", "_diff int, _DIFF int"), ("_diff string", "_diff string"), ("d int", "none")],
+)
+def test_one_number_of_copies_is_needed(hands: Hands, schema: str, given: str) -> None:
+    frame = hands.spark.createDataFrame([], f"{SCHEMA}, {schema}")
+    with pytest.raises(SchemaMismatch, match=f"need one column '_diff' of whole numbers; there is {given}"):
+        hands.apply(frame)

@@ -67,7 +67,8 @@ class FileDigests:
     def says_the_same_as(self, others: Self) -> bool:
         """Say whether both are about the same files in the same states."""
         states = [{name: file.state for name, file in each.files.items()} for each in (self, others)]
-        return self.decided_by == others.decided_by and states[0] == states[1]
+        is_same = self.decided_by == others.decided_by and self.bucket_count == others.bucket_count
+        return is_same and states[0] == states[1]
 
     def to_bytes(self, layout: str) -> bytes:
         """Return what ``from_bytes`` reads; ``layout`` says which columns were hashed."""

@@ -55,7 +55,7 @@ def reconcile_frame(
         UsageError: If it has another source, or an interval is given and no ``scope`` declared.
         SchemaMismatch: If a column is missing, or has another type.
         Refused: If a guard refused; nothing was written.
-        StaleState: If the collection kept changing.
+        StaleState: If the collection kept changing, of which ``UpperMismatch`` is one form.
         Fenced: If another writer, or a newer deployment, took over.
     """
     declaration = _find_declaration(deployment, name)
@@ -164,9 +164,9 @@ class _HandOver:
                 naming_damage(lambda: shards.open(self.name).load()),
             ):
                 report = self._correct()
-        except UpperMismatch:  # which says nothing of the collection: the caller computes again
-            raise
         except TidemarkError as error:
+            if isinstance(error, UpperMismatch) and self.upper is not None:
+                raise  # which says nothing of the collection: the caller computes again
             outcome = Outcome.REFUSED if isinstance(error, Refused) else Outcome.FAILED
             report, refusal = CollectionReport(outcome=outcome, error=ErrorReport.of(error)), error
         report = replace(report, seconds=(self.clock.now_ms() - began_ms) / 1000)

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 UNKNOWN_SIZE_BUCKETS = 1 << 18  # for a first load; folded once the rows are counted
 _LEAST_ROW_BYTES = 64
+_FOOTER_BYTES, _FOOTER_COLUMN_BYTES = 1000, 200  # of a file, roughly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +105,9 @@ class Pinned:
 
     @property
     def row_bytes(self) -> int:
-        """The memory that a row takes, roughly."""
-        return max(_LEAST_ROW_BYTES, UNPACKED * self.head.size_bytes // max(1, self.head.row_count))
+        """The memory that a row takes, roughly: the footers of many small files may be more than their rows."""
+        footers = self.head.file_count * (_FOOTER_BYTES + _FOOTER_COLUMN_BYTES * self.shape.width)
+        return max(_LEAST_ROW_BYTES, UNPACKED * (self.head.size_bytes - footers) // max(1, self.head.row_count))
 
     def digest_to_keep(
         self, digest: Digest | None, *, changed: int, source: str, compared_ms: int, mark: str, keeps_file: bool

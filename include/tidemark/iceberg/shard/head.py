@@ -103,6 +103,13 @@ class ShardHead:
         return max(0, count_rows(self.contents))
 
     @property
+    def file_count(self) -> int:
+        """The number of the files of the contents, by the summary."""
+        summary = self.contents.summary
+        names = ("total-data-files", "total-delete-files")
+        return 0 if summary is None else sum(int(summary[name] or 0) for name in names)
+
+    @property
     def size_bytes(self) -> int:
         """The bytes of the files of the contents, by the summary."""
         summary = self.contents.summary

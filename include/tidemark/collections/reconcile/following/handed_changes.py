@@ -7,14 +7,15 @@ add up is refused, with the rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark.sql import DataFrame
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import IntegralType
+from pyspark.sql.types import ArrayType, BinaryType, IntegralType, MapType, StringType, StructField, StructType
 
 from tidemark.collections.declarations.collection import Guards, OnNullKey
 from tidemark.collections.digest.row_layout import NEW, RowShape
@@ -33,6 +34,7 @@ from tidemark.iceberg.files.arrow_values import to_rows
 from tidemark.iceberg.shard.column_names import DIFF
 
 _WHOLE = "hand over all rows that the collection should hold, by `reconcile_frame`"
+_VALUE_BYTES = 16.0
 _HAS_NO_KEY, _VALUE = "has_no_key", "value"
 
 
@@ -77,34 +79,44 @@ class HandedChanges:
         """Return the rows with their hashes, as many as the driver holds."""
         shape, frame = self.shape, self.frame
         stored = from_spark(shape.schema, where=f"collection {self.lookup.pinned.shard.name!r}")
-        diffs = [field for field in frame.schema.fields if field.name == DIFF]
+        diffs = [field for field in frame.schema.fields if field.name.lower() == DIFF]  # as Spark compares names
         if [isinstance(field.dataType, IntegralType) for field in diffs] != [True]:
-            found = diffs[0].dataType.simpleString() if diffs else "not there"
+            given = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in diffs)
             raise SchemaMismatch(
-                f"{self.where} need one column {DIFF!r} of whole numbers, and it is {found}",
+                f"{self.where} need one column {DIFF!r} of whole numbers; there is {given or 'none'}",
                 hint="it says how many copies of the row come (above 0), or go (below 0)",
             )
         diff = F.col(DIFF).cast("bigint").alias(DIFF)
         rows = shape.number(conform(frame, stored, where=self.where, leave_out_others=True, also=[diff]), NEW, diff)
-        most = min(DRIVER_CANDIDATES, DRIVER_BYTES // self.lookup.pinned.row_bytes)
-        found = (
-            rows.select(
-                *self.lookup.columns(NEW),
-                *shape.hashes(NEW),
-                (shape.has_null_key(NEW) if shape.is_keyed else F.lit(False)).alias(_HAS_NO_KEY),  # noqa: FBT003 - a value of SQL
-                self.lookup.value.alias(_VALUE),
-                DIFF,
-            )
-            .limit(most + 1)
-            .toArrow()
-        )
+        prepared = rows.select(
+            *self.lookup.columns(NEW),
+            *shape.hashes(NEW),
+            (shape.has_null_key(NEW) if shape.is_keyed else F.lit(False)).alias(_HAS_NO_KEY),  # noqa: FBT003 - a value of SQL
+            self.lookup.value.alias(_VALUE),
+            DIFF,
+        ).persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            self._check_size(prepared)
+            found = prepared.toArrow()
+        finally:
+            prepared.unpersist()
         if without := found.column(DIFF).null_count:
             sample = self._sample(found.filter(found.column(DIFF).is_null()))
             raise Refused(f"{without} rows of {self.where} have NULL for {DIFF!r}", hint="give a number", sample=sample)
-        copies = np.abs(longs(found, DIFF).astype(np.float64)).sum()  # whose sum does not overflow
-        if max(copies, found.num_rows) > most:
-            raise Refused(f"{self.where} are more than {most} copies of rows, which the driver holds", hint=_WHOLE)
         return found
+
+    def _check_size(self, rows: DataFrame) -> None:
+        """Refuse more copies of rows than the driver holds, before it takes them."""
+        copies = F.greatest(F.abs(F.col(DIFF).cast("double")), F.lit(1.0))  # whose sum does not overflow
+        size = reduce(Column.__add__, map(_size_of, self.shape.schema.fields, map(F.col, self._names)))
+        totals = rows.agg(F.sum(copies), F.sum(copies * size)).collect()[0]
+        number, size_bytes = (total or 0.0 for total in totals)
+        if number > DRIVER_CANDIDATES or size_bytes > DRIVER_BYTES:
+            raise Refused(
+                f"{self.where} are more than the driver holds, which is {DRIVER_CANDIDATES} copies of rows, or "
+                f"{DRIVER_BYTES >> 20} MiB: they are {number:.0f}, of about {size_bytes / (1 << 20):.0f} MiB",
+                hint=_WHOLE,
+            )
 
     def _add_up(self, found: pa.Table) -> _Net:
         """Add up the changes of equal rows, and look at their keys."""
@@ -176,6 +188,17 @@ class HandedChanges:
 
     def _sample(self, rows: pa.Table) -> Sample:
         return to_rows(rows.select(self._names).rename_columns(self.shape.schema.names).slice(0, SAMPLE_ROWS))
+
+
+def _size_of(field: StructField, column: Column) -> Column:
+    """Return about how many bytes a value takes in the driver."""
+    if isinstance(field.dataType, ArrayType | MapType | StructType):
+        length = F.length(F.to_json(F.struct(column)))
+    elif isinstance(field.dataType, StringType | BinaryType):
+        length = F.octet_length(column)
+    else:
+        length = F.lit(0)
+    return F.coalesce(length, F.lit(0)).cast("double") + _VALUE_BYTES
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidemark.collections.digest.scan import FILE
 from tidemark.collections.sources.errors import CannotFollow
 from tidemark.collections.sources.file_listing import FileListing, FileState
 
@@ -35,8 +36,8 @@ class FollowedFiles:
 
     @property
     def can_tell_files(self) -> bool:
-        """Whether Spark can say of each row which file it is from."""
-        return _METADATA not in self.whole.columns
+        """Whether Spark can say of each row which file it is from: a column of the files may have taken the name."""
+        return not {_METADATA, FILE} & {name.lower() for name in self.whole.columns}
 
     @property
     def reading(self) -> str:

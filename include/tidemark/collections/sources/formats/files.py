@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -16,10 +17,12 @@ from tidemark.collections.schema.types import Columns, columns_text
 from tidemark.collections.sources.file_listing import FileListing, FileState, have_moved, list_files
 from tidemark.collections.sources.formats.source import SourceWithOptions, absolute_path
 from tidemark.collections.sources.pins import FilesPin
-from tidemark.errors import Refused, SourceMoved
+from tidemark.errors import Refused, SourceMoved, TidemarkError
 from tidemark.locations import parse_uri
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tidemark.collections.sources.batch_file import BatchFile, CsvForm
     from tidemark.collections.sources.opened_source import OpenedSource, Opening
     from tidemark.collections.sources.pins import Looking, Pin
@@ -108,15 +111,10 @@ class FileSource(SourceWithOptions):
         from tidemark.collections.sources.opened_source import OpenedSource
 
         listing = list_files(self.path, opening.spark, where=where)
-        try:
+        with noticing_moves(listing, opening.spark, where), translating(where):
             if listing.is_local:
                 self.check_files(listing, where)
-            with translating(where):
-                desired = self._read(opening, listing.files, base=listing.base)
-        except Refused as error:
-            if have_moved(listing, opening.spark):  # a file that is being replaced looks damaged
-                raise SourceMoved(f"{where} was changed while it was opened: {error}", hint="run again") from error
-            raise
+            desired = self._read(opening, listing.files, base=listing.base)
         reads = partial(self._read, opening, base=listing.base, like=desired)
         followed = FollowedFiles(opening.spark, listing, desired, reads, partial(self.guess_rows, listing))
         occurring = partial(self._occurring_columns, opening, listing, where) if self.may_omit_columns else None
@@ -139,7 +137,7 @@ class FileSource(SourceWithOptions):
         """
         from tidemark.collections.sources.errors import translating
 
-        with translating(where):
+        with noticing_moves(listing, opening.spark, where), translating(where):
             undeclared = self.model_copy(update={"columns_text": None})
             found = frozenset(undeclared._read(opening, listing.files, base=listing.base).columns)  # noqa: SLF001 - the same class
         if have_moved(listing, opening.spark):
@@ -160,6 +158,18 @@ class FileSource(SourceWithOptions):
         elif self.columns is not None and not self.has_types:
             reader = reader.schema(columns_text(self.columns))
         return reader.options(**self.spark_options).load([_literal(file.uri) for file in files])
+
+
+@contextmanager
+def noticing_moves(listing: FileListing, spark: SparkSession, where: str) -> Iterator[None]:
+    """Raise ``SourceMoved`` in the place of another error if a file has changed: one that is replaced looks damaged."""
+    try:
+        yield
+    except Exception as error:
+        may_be_of_files = isinstance(error, Refused) or not isinstance(error, TidemarkError)
+        if may_be_of_files and have_moved(listing, spark):
+            raise SourceMoved(f"{where} was changed while it was opened: {error}", hint="run again") from error
+        raise
 
 
 def _literal(uri: str) -> str:
