@@ -80,7 +80,7 @@ class HandedChanges:
         shape, frame = self.shape, self.frame
         stored = from_spark(shape.schema, where=f"collection {self.lookup.pinned.shard.name!r}")
         diffs = [field for field in frame.schema.fields if field.name.lower() == DIFF]  # as Spark compares names
-        if [isinstance(field.dataType, IntegralType) for field in diffs] != [True]:
+        if [(field.name, isinstance(field.dataType, IntegralType)) for field in diffs] != [(DIFF, True)]:
             given = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in diffs)
             raise SchemaMismatch(
                 f"{self.where} need one column {DIFF!r} of whole numbers; there is {given or 'none'}",
