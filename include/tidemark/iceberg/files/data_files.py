@@ -38,12 +38,25 @@ def arrow_schema(table: Table) -> pa.Schema:
     return schema_to_pyarrow(table.schema(), include_field_ids=False)
 
 
-def write_rows(table: Table, rows: pa.Table, *, order_id: int | None = None) -> tuple[DataFile, ...]:
+def sort_columns(table: Table, cluster_by: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return the columns by which rows are sorted: ``cluster_by``, then the sort order of the table.
+
+    A column that the table does not have is left out: an apply may have died after it renamed the column.
+    """
+    schema = table.schema()
+    own = (schema.find_column_name(field.source_id) for field in table.sort_order().fields)
+    known = {field.name for field in schema.fields}
+    return tuple(name for name in dict.fromkeys((*cluster_by, *own)) if name in known)
+
+
+def write_rows(
+    table: Table, rows: pa.Table, *, cluster_by: Sequence[str] = (), order_id: int | None = None
+) -> tuple[DataFile, ...]:
     """Write ``rows`` as data files of the table, one or more per partition; nothing becomes visible.
 
     ``rows`` have all columns of the table, the system columns included, in any order; without ``_entry`` they came in
-    none. The files have statistics. They are sorted as the table asks, unless the rows are in another of its sort
-    orders, ``order_id``, which the files then bear.
+    none. The files have statistics. They are sorted as ``sort_columns`` says, unless the rows are in another of the
+    table's sort orders, ``order_id``, which the files then bear.
     """
     if rows.num_rows == 0:
         return ()
@@ -51,11 +64,9 @@ def write_rows(table: Table, rows: pa.Table, *, order_id: int | None = None) -> 
     if ENTRY in schema.names and ENTRY not in rows.column_names:
         rows = rows.append_column(ENTRY, pa.nulls(rows.num_rows, pa.int64()))
     ordered = rows.select(schema.names).cast(schema)
-    order = [
-        (table.schema().find_column_name(field.source_id) or "", "ascending") for field in table.sort_order().fields
-    ]
+    order = sort_columns(table, cluster_by)
     if order and order_id is None:
-        ordered = ordered.sort_by(order)
+        ordered = ordered.sort_by([(name, "ascending") for name in order])
     metadata = _writing_metadata(table, [name for name in schema.names if _has_no_bounds(ordered.column(name))])
     files = tuple(_dataframe_to_data_files(metadata, ordered, table.io, write_uuid=uuid4()))
     for file in files:

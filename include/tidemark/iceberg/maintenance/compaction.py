@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from math import ceil
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import pyarrow as pa
+from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions.parser import parse
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask
@@ -25,7 +27,7 @@ from tidemark.iceberg.commit.checks import bounds
 from tidemark.iceberg.commit.publisher import Proposal, Publication
 from tidemark.iceberg.commit.snapshot_builder import NOTHING, SnapshotChange
 from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.files.data_files import write_position_deletes, write_rows
+from tidemark.iceberg.files.data_files import sort_columns, write_position_deletes, write_rows
 from tidemark.iceberg.files.manifests import partition_of, read_data_files, read_delete_files
 from tidemark.iceberg.files.row_positions import as_delete_rows, deleted_by_file, read_deleted_positions
 from tidemark.iceberg.maintenance.compaction_plan import (
@@ -43,9 +45,10 @@ from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.shard.state import CommitKind, ShardKind
 from tidemark.iceberg.staging.branches import branch_name, drop_staged
-from tidemark.iceberg.staging.frames import stage
+from tidemark.iceberg.staging.frames import cluster, stage
 
 if TYPE_CHECKING:
+    from pyiceberg.types import PrimitiveType
     from pyspark.sql import DataFrame, SparkSession
 
 FAIL_POINTS = ("compact.before-write", "compact.after-write")
@@ -73,6 +76,7 @@ class Rewrite:
     files: list[FileUse] = field(default_factory=list)  # the same files
     dropped: frozenset[str] = frozenset()  # removed without being read
     row_filter: str | None = None
+    sorted_by: tuple[str, ...] = ()  # the columns; empty: as the table asks, and each file by itself
     pinned_deletes: frozenset[str] = frozenset()
     kept_positions: pa.Table | None = None
     sizes: dict[str, int] = field(default_factory=dict)  # of all old files
@@ -100,11 +104,13 @@ def compact(
     *,
     spark: SparkSession | None = None,
     policy: CompactionPolicy = DEFAULT_POLICY,
+    cluster_by: Sequence[str] = (),
     check: Callable[[Sequence[FileUse]], None] = lambda _: None,
 ) -> Compaction:
     """Rewrite small files and files with deleted rows on main; trim updates to since and merge its small files.
 
-    The tag ``tidemark-open`` is rewritten as main is.
+    The tag ``tidemark-open`` is rewritten as main is. What is rewritten of main is sorted by the columns
+    ``cluster_by``, then as the table asks, so that each new file and row group has few of the values.
 
     ``spark`` rewrites what is too much for the driver; without Spark the driver works in pieces. ``check`` sees the
     files to rewrite before anything is written, and may raise.
@@ -115,7 +121,7 @@ def compact(
     writer.check_token(head)
     if (reason := find_obstacle(head)) is not None:
         return Compaction(outcome="skipped", reason=reason)
-    main = _plan_rows(head, head.contents, policy)
+    main = _plan_rows(head, head.contents, policy, cluster_by=cluster_by)
     updates = None if head.updates is None else _plan_updates(head, head.updates, policy)
     opened = None if head.open is None else _plan_rows(head, head.open, policy)
     rewrites = [each for each in (main, updates, opened) if each is not None]
@@ -161,13 +167,21 @@ def find_obstacle(head: ShardHead) -> str | None:
     return None
 
 
-def _plan_rows(head: ShardHead, snapshot: Snapshot, policy: CompactionPolicy) -> Rewrite:
+def _plan_rows(
+    head: ShardHead, snapshot: Snapshot, policy: CompactionPolicy, *, cluster_by: Sequence[str] = ()
+) -> Rewrite:
+    sorted_by = sort_columns(head.table, cluster_by)
     tasks = {task.file.file_path: task for task in head.table.scan(snapshot_id=snapshot.snapshot_id).plan_files()}
     delete_files_ = read_delete_files(head.table.io, snapshot)
     deletes = read_deleted_positions(head.table.io, snapshot)
     deleted = deleted_by_file(deletes)
     uses = [
-        use_of(task, deleted_rows=len(deleted.get(path, ())), is_apart=_is_sorted_apart(task, head))
+        use_of(
+            task,
+            deleted_rows=len(deleted.get(path, ())),
+            is_apart=_is_sorted_apart(task, head),
+            smallest=_find_smallest(task, head, sorted_by),
+        )
         for path, task in tasks.items()
     ]
     chosen = choose_data_files(uses, policy)
@@ -186,6 +200,7 @@ def _plan_rows(head: ShardHead, snapshot: Snapshot, policy: CompactionPolicy) ->
         snapshot=snapshot,
         tasks={path: tasks[path] for path in chosen},
         files=[use for use in uses if use.path in chosen],
+        sorted_by=sorted_by,
         dropped=dropped,
         pinned_deletes=frozenset(delete_files_),
         kept_positions=kept,
@@ -199,11 +214,27 @@ def _is_sorted_apart(task: FileScanTask, head: ShardHead) -> bool:
     return task.file.sort_order_id not in usual
 
 
-def use_of(task: FileScanTask, *, deleted_rows: int = 0, is_apart: bool = False) -> FileUse:
+def _find_smallest(task: FileScanTask, head: ShardHead, sorted_by: Sequence[str]) -> Any:
+    """Return the smallest value of the first column to sort by; None if the file does not tell it."""
+    if not sorted_by:
+        return None
+    column = head.table.schema().find_field(sorted_by[0])
+    bound = task.file.lower_bounds.get(column.field_id)
+    return None if bound is None else from_bytes(cast("PrimitiveType", column.field_type), bound)
+
+
+def use_of(task: FileScanTask, *, deleted_rows: int = 0, is_apart: bool = False, smallest: Any = None) -> FileUse:
     """Return the data file of a task, as the choice of files sees it."""
     file = task.file
-    partition = partition_of(file)
-    return FileUse(file.file_path, file.file_size_in_bytes, file.record_count, deleted_rows, partition, is_apart)
+    return FileUse(
+        path=file.file_path,
+        size_bytes=file.file_size_in_bytes,
+        rows=file.record_count,
+        deleted_rows=deleted_rows,
+        partition=partition_of(file),
+        is_apart=is_apart,
+        smallest=smallest,
+    )
 
 
 def _plan_updates(head: ShardHead, snapshot: Snapshot, policy: CompactionPolicy) -> Rewrite:
@@ -232,12 +263,13 @@ def _write(
         task = rewrite.tasks[use.path]
         rewrite.added += write_rows(head.table, scan_tasks(head, [task]), order_id=task.file.sort_order_id)
     if spark is not None and sum(use.size_bytes for use in together) > policy.driver_bytes:
-        _write_with_spark(shard, head, rewrite, spark)
+        _write_with_spark(shard, head, rewrite, spark, policy)
     else:
         row_filter = parse(rewrite.row_filter) if rewrite.row_filter else None
         for group in chunk(together, policy.chunk_bytes):
             tasks = [rewrite.tasks[use.path] for use in group]
-            rewrite.added += write_rows(head.table, scan_tasks(head, tasks, row_filter=row_filter))
+            rows = scan_tasks(head, tasks, row_filter=row_filter)
+            rewrite.added += write_rows(head.table, rows, cluster_by=rewrite.sorted_by)
     if rewrite.kept_positions is not None:
         live = read_data_files(head.table.io, rewrite.snapshot)
         rewrite.deletes = write_position_deletes(head.table, rewrite.kept_positions, live)
@@ -260,13 +292,18 @@ def read_rows_of(
     return found if FILE in places else found.drop(FILE)
 
 
-def _write_with_spark(shard: Shard, head: ShardHead, rewrite: Rewrite, spark: SparkSession) -> None:
+def _write_with_spark(
+    shard: Shard, head: ShardHead, rewrite: Rewrite, spark: SparkSession, policy: CompactionPolicy
+) -> None:
     together = {use.path: rewrite.tasks[use.path] for use in rewrite.files if not use.is_apart}
     rows = read_rows_of(spark, shard, head, replace(rewrite, tasks=together))
     if rewrite.row_filter:
         rows = rows.where(rewrite.row_filter)
+    if rewrite.sorted_by:
+        size = sum(use.size_bytes for use in rewrite.files if not use.is_apart)
+        rows = cluster(rows, head.table, rewrite.sorted_by, parts=ceil(size / policy.chunk_bytes))
     branch = branch_name(generation=head.state.token.generation, writer=COMPACTION, batch=str(uuid4()))
-    staged = stage(shard, rows, branch=branch)
+    staged = stage(shard, rows, branch=branch, keeps_order=bool(rewrite.sorted_by))
     rewrite.added, rewrite.staged = (*rewrite.added, *staged.files), staged.files
     rewrite.branches = ((staged.branch, staged.snapshot_id),)
 

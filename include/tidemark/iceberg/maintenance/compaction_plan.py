@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from tidemark.iceberg.files.manifests import Partition
@@ -34,6 +34,7 @@ class FileUse(NamedTuple):
     deleted_rows: int
     partition: Partition
     is_apart: bool = False  # sorted otherwise than the table: merged with other files, it would lose that order
+    smallest: Any = None  # value of the first column to sort by; None if that is not known
 
 
 def choose_data_files(files: Iterable[FileUse], policy: CompactionPolicy) -> frozenset[str]:
@@ -80,10 +81,13 @@ def choose_delete_files(
 
 
 def chunk(files: Iterable[FileUse], limit_bytes: int) -> Iterator[list[FileUse]]:
-    """Yield the files in groups of one partition, each of at most ``limit_bytes`` (or of a single larger file)."""
+    """Yield the files in groups of one partition, each of at most ``limit_bytes`` (or of a single larger file).
+
+    Files whose smallest values are near each other come into one group, so that a group has few of the values.
+    """
     group: list[FileUse] = []
     size = 0
-    for file in sorted(files, key=lambda use: (repr(use.partition), use.path)):
+    for file in sorted(files, key=_place):
         if group and (group[0].partition != file.partition or size + file.size_bytes > limit_bytes):
             yield group
             group, size = [], 0
@@ -91,3 +95,8 @@ def chunk(files: Iterable[FileUse], limit_bytes: int) -> Iterator[list[FileUse]]
         size += file.size_bytes
     if group:
         yield group
+
+
+def _place(file: FileUse) -> tuple[Any, ...]:
+    is_known = file.smallest is not None
+    return repr(file.partition), not is_known, file.smallest if is_known else 0, file.path

@@ -8,7 +8,8 @@ append to a catalog's table ignores the write option ``branch``, so that the row
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from pyiceberg.table.snapshots import Operation
 
@@ -26,9 +27,13 @@ from tidemark.iceberg.staging.branches import (
     staged_summary,
     taken_error,
 )
+from tidemark.spark.quoting import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyiceberg.partitioning import PartitionField
+    from pyiceberg.table import Table
+    from pyiceberg.transforms import BucketTransform
+    from pyspark.sql import Column, DataFrame
 
 FAIL_POINTS = ("stage.after-branch", "stage.after-rows")
 
@@ -41,7 +46,8 @@ def stage(
     ``rows`` have all columns of the table, the system columns included. ``branch`` comes from ``branch_name``.
     ``fingerprint`` names a plan, its inputs and their versions: an intact branch of that name with the same fingerprint
     and the present schema is returned as it is. Any other branch of that name is dropped. Without a fingerprint the
-    rows are always written. ``keeps_order`` writes them in their order, whatever order the table asks for.
+    rows are always written. ``keeps_order`` writes them in their order, whatever order the table asks for; rows of one
+    bucket then have to lie together.
 
     Raises:
         InputsGone: If another process began to stage on ``branch`` meanwhile.
@@ -66,11 +72,35 @@ def stage(
         .option("check-nullability", "false")  # computed columns count as nullable; required ones are still checked
     )
     if keeps_order:
-        writer = writer.option("use-table-distribution-and-ordering", "false")
+        # Without an order of the table, Iceberg would keep a file open for each bucket.
+        writer = writer.options(**{"use-table-distribution-and-ordering": "false", "fanout-enabled": "false"})
     with naming_drop(shard):
         writer.append()
     fail_point("stage.after-rows")
     return read_just_staged(shard, branch, fingerprint)
+
+
+def cluster(rows: DataFrame, table: Table, columns: Sequence[str], *, parts: int | None = None) -> DataFrame:
+    """Return the rows, sorted by ``columns`` in each part, for ``stage`` with ``keeps_order``.
+
+    With ``parts`` each of so many parts has a range of the values, and the rows are computed twice to find the ranges.
+    A bucket lies in one part, whatever ``parts`` says.
+    """
+    from pyspark.sql import functions as F  # noqa: PLC0415 - compaction imports this module without Spark
+
+    order = [F.col(quoted(name)) for name in columns]
+    if buckets := [_bucket_of(table, field) for field in table.spec().fields]:
+        return rows.repartition(*buckets).sortWithinPartitions(*buckets, *order)
+    placed = rows if parts is None else rows.repartitionByRange(parts, *order)
+    return placed.sortWithinPartitions(*order)
+
+
+def _bucket_of(table: Table, field: PartitionField) -> Column:
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    name = table.schema().find_column_name(field.source_id) or ""
+    count = cast("BucketTransform[Any]", field.transform).num_buckets
+    return F.expr(f"tidemark.system.bucket({count}, {quoted(name)})")
 
 
 def _create_branch(shard: Shard, branch: str) -> None:
