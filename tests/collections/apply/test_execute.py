@@ -161,6 +161,23 @@ def test_columns_evolve_and_rows_stay(place: Home) -> None:
     assert shard.load().state.upper == 1
 
 
+def test_what_rows_are_clustered_by_may_be_altered_and_follows_a_rename(place: Home) -> None:
+    apply(place, table("id int, x string"))
+    before = place.shard("it").load().table.metadata_location
+    for more in ("    cluster_by: [x]\n", "    cluster_by: [x, id]\n", ""):
+        assert apply(place, table("id int, x string", more)) == ["it: change cluster_by"]
+        assert apply(place) == []
+    assert place.shard("it").load().table.metadata_location == before
+    apply(place, table("id int, x string", "    cluster_by: [x]\n"))
+    with pytest.raises(ConfigurationInvalid, match="`cluster_by` names 'x', which is not among the columns id, y"):
+        apply(place, table("id int, y string", "    cluster_by: [x]\n    renames: {x: y}\n"))
+    with pytest.raises(ConfigurationInvalid, match="`cluster_by` names 'x', which is not among the columns id"):
+        apply(place, table("id int", "    cluster_by: [x]\n"))
+    renamed = apply(place, table("id int, y string", "    cluster_by: [y]\n    renames: {x: y}\n"))
+    assert renamed == ["it: rename column 'x' to 'y'", "it: change cluster_by, renames, schema, source"]
+    assert place.registry.get("it").cluster_by == ("y",)
+
+
 KINDS = {
     "differential": "kind: differential, buckets: 4, source: {format: json, path: it.json}",
     "latest": "kind: latest, source: {buffer: 'file:///nowhere'}",

@@ -9,7 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from tidemark.collections.declarations.append_only import Intervals
-from tidemark.collections.declarations.collection import Declaration, Kind, OnForeignCommit, OnNullKey
+from tidemark.collections.declarations.collection import (
+    NOTHING_ABOUT_ROWS,
+    Declaration,
+    Kind,
+    OnForeignCommit,
+    OnNullKey,
+)
 from tidemark.collections.declarations.files import load_declarations, order_by_inputs
 from tidemark.collections.declarations.lifecycle import Late, LifecycleRules
 from tidemark.collections.sources.formats.files import FileSource
@@ -113,6 +119,18 @@ def test_the_stored_form_gives_the_same_declaration_back(tmp_path: Path) -> None
     for declaration in load_declarations([write(tmp_path / "d.yaml", DESIGN_EXAMPLE)]).by_name.values():
         assert Declaration.model_validate(declaration.to_json()) == declaration
         assert Declaration.model_validate(declaration.to_json()).to_json() == declaration.to_json()
+
+
+def test_what_rows_are_clustered_by_is_stored_where_declared_and_decides_nothing_about_them(tmp_path: Path) -> None:
+    plain, clustered = (
+        one(tmp_path, f"kind: differential\nsource: {CSV}\n{more}") for more in ("", "cluster_by: [d, a]")
+    )
+    assert clustered.cluster_by == ("d", "a")
+    assert Declaration.model_validate(clustered.to_json()) == clustered
+    assert "cluster_by" not in plain.to_json(), "an older program reads it"
+    dumps = {declared.model_dump_json(exclude=NOTHING_ABOUT_ROWS) for declared in (plain, clustered)}
+    assert len(dumps) == 1
+    assert "cluster_by" not in dumps.pop(), "the name of a state is that of an older program"
 
 
 @pytest.mark.parametrize("type_", ["timestamp", "timestamp_ntz", "date"])
@@ -293,6 +311,18 @@ def test_a_declaration_built_in_code_names_the_formats_too() -> None:
         (f"kind: differential\nsource: {CSV}\nkey: [a]\nscope: {{column: d, every: day}}", "one key could live in two"),
         (f"kind: differential\nsource: {CSV}\nscope: {{column: b, every: day}}", "type string is no date or timestamp"),
         (f"kind: differential\nsource: {CSV}\nrenames: {{a: z}}", "`renames` names 'z'"),
+        (
+            f"kind: differential\nsource: {CSV}\ncluster_by: [z]",
+            "`cluster_by` names 'z', which is not among the columns",
+        ),
+        (f"kind: differential\nsource: {CSV}\ncluster_by: [d, d]", "field 'cluster_by': names a column twice"),
+        (f"kind: differential\nsource: {CSV}\ncluster_by: []", "field 'cluster_by': value should have at least 1 item"),
+        (f"kind: differential\nsource: {CSV}\ncluster_by: d", "field 'cluster_by': input should be a valid tuple"),
+        (
+            "kind: differential\nschema: 'm map<string,int>'\nsource: {format: parquet, path: x}\ncluster_by: [m]",
+            "`cluster_by` names 'm', whose type map<string,int> cannot be compared",
+        ),
+        ("kind: append-only\nschema: a int\ncluster_by: [a]", "`cluster_by` is for differential collections: leave it"),
         (
             "kind: differential\nkey: [m]\nschema: 'm map<string,int>'\nsource: {format: parquet, path: x}",
             "whose type map<string,int> cannot be a key",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.collections.declarations.test_collection import message, one
-from tidemark.collections.declarations.collection import WHEN_TO_LOOK, Declaration
+from tidemark.collections.declarations.collection import NOTHING_ABOUT_ROWS, Declaration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,7 @@ def test_each_input_of_a_query_may_have_events_of_its_own(tmp_path: Path) -> Non
 def test_nothing_of_events_is_stored_without_them_and_they_decide_nothing_about_rows(tmp_path: Path) -> None:
     plain, with_events = (declared(tmp_path, f"{{{FILES}{more}}}") for more in ("", ", watch: 5s, asset: x"))
     assert not {"asset", "watch"} & plain.to_json()["source"].keys(), "an older program reads it"
-    assert plain.model_dump_json(exclude=WHEN_TO_LOOK) == with_events.model_dump_json(exclude=WHEN_TO_LOOK)
+    assert plain.model_dump_json(exclude=NOTHING_ABOUT_ROWS) == with_events.model_dump_json(exclude=NOTHING_ABOUT_ROWS)
     assert plain.watch_ms is None
 
 

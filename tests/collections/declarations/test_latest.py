@@ -56,6 +56,7 @@ def test_a_declaration_is_stored_as_it_was_read() -> None:
         ({"delete_when": {"gone": "yes"}}, "'yes' cannot be a value of a column of type boolean"),
         ({"guards": {"allow_empty": True}}, "`guards` is for differential collections: leave it out"),
         ({"scope": {"column": "id", "every": "day"}}, "`scope` is for differential collections"),
+        ({"cluster_by": ["id"]}, "`cluster_by` is for differential collections: leave it out"),
         ({"event_time": "name"}, "`event_time` is for append-only collections"),
         ({"retention": {"age": "3d", "column": "id"}}, "`retention` is for append-only collections"),
         ({"expect": {"not_null": ["id"]}}, "`expect` is for append-only collections"),

@@ -8,19 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from tests.support.clock import SteppedClock
 from tests.support.events import append_numbers, create_events, numbers, switch, visible
+from tests.support.homes import Home
 from tests.support.statuses import NOW_MS, Status, Statuses
 from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.declarations.collection import Declaration
 from tidemark.collections.deployment import Mode
 from tidemark.collections.maintenance import maintain
-from tidemark.collections.maintenance.maintain import maintain_all
+from tidemark.collections.maintenance.maintain import compact_all, maintain_all
 from tidemark.collections.sources.scratch_folder import SCRATCH
 from tidemark.collections.staged.batches import list_batches
+from tidemark.iceberg.commit.batch import Batch
 from tidemark.iceberg.commit.writer import Writer
+from tidemark.iceberg.files.data_files import arrow_schema, write_rows
+from tidemark.iceberg.maintenance.compaction_plan import CompactionPolicy
 from tidemark.iceberg.shards import Shards
 from tidemark.report import Outcome
 
@@ -169,3 +174,22 @@ def test_clock_that_is_ahead_takes_no_file_of_a_writer_at_work(home: Settings) -
     assert (report.error, report.details["orphans"]["files"], at_work.exists()) == (None, 0, True)
     os.utime(at_work, (0, 0))
     assert maintain_at(home, now_ms).details["orphans"]["files"] == 1
+
+
+@pytest.mark.parametrize("work", ["maintenance", "compaction by hand"])
+def test_small_files_are_merged_into_one_in_the_declared_order(home: Settings, tmp_path: Path, work: str) -> None:
+    place = Home(home, tmp_path)
+    place.apply(place.declaration("planes", cluster_by=["v"]))
+    writer = Writer.join(place.shard("planes"), 1)
+    for step in range(CompactionPolicy().min_small_files):
+        table = writer.shard.load().table
+        rows = [{"k": step * 10 + number, "v": "caebd"[number], "_time": step, "_diff": 1} for number in range(5)]
+        files = write_rows(table, pa.Table.from_pylist(rows, schema=arrow_schema(table)))
+        writer.publish(Batch(added=files), lower=step, new_upper=step + 1)
+    if work == "maintenance":
+        report = maintain_all(None, place.deployment, ["planes"], clock=place.clock)
+    else:
+        report = compact_all(place.deployment, ["planes"], start_spark=pytest.fail, clock=place.clock)
+    assert report.collections["planes"].strategy == "compacted"
+    assert [row["v"] for row in place.rows("planes")] == sorted("caebd" * 5)
+    assert [row["k"] for row in place.rows("planes")][:5] == [1, 11, 21, 31, 41], "then by key"

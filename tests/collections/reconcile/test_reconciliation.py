@@ -92,6 +92,20 @@ def test_source_that_is_as_it_was_is_first_looked_at_as_a_whole(
     assert looks == [True]
 
 
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_inserted_rows_lie_in_the_declared_order(
+    installation: Home, home_spark: SparkSession, size: str, request: pytest.FixtureRequest
+) -> None:
+    if size == "large":
+        request.getfixturevalue("large")
+    rows: list[tuple[object, ...]] = [(number, "caebd"[number % 5]) for number in range(20)]
+    declaration = loaded(installation, home_spark, rows, cluster_by=["v"], guards={"max_delete_ratio": 1})
+    assert [row["v"] for row in installation.rows("c")] == sorted("caebd" * 4)
+    installation.write_rows("c", [(k, f"new {v}") for k, v in rows])
+    assert installation.reconcile(home_spark, declaration).inserted == 20
+    assert [row["v"] for row in installation.rows("c")] == [f"new {v}" for v in sorted("caebd" * 4)]
+
+
 def test_upper_mismatch_computes_again_with_the_source_as_it_is_then(
     installation: Home, home_spark: SparkSession
 ) -> None:

@@ -171,6 +171,7 @@ HARMLESS: dict[str, Callable[[Home], Any]] = {
     "a compaction": lambda home: compact(Writer.join(home.shard("planes"), 1)),
     "a fence": lambda home: Writer.raise_token(home.shard("planes"), 1),
     "an almost complete week": lambda home: home.clock.step(7 * DAY_MS - 1_001),
+    "other columns to cluster by": lambda home: alter(home, cluster_by=["v"]),
     "read-only and back": lambda home: (home.switch(Mode.READ_ONLY), home.switch(Mode.READ_WRITE)),
 }
 

@@ -36,7 +36,7 @@ DECLARATION_VERSION = 1
 MAX_BUCKETS = 4096
 QUARANTINE_SUFFIX = "_quarantine"  # appends create such collections; they are never declared
 
-_MIRROR_FIELDS = ("guards", "scope", "on_stale_input", "verify_after")
+_MIRROR_FIELDS = ("guards", "scope", "on_stale_input", "verify_after", "cluster_by")
 _DIFFERENTIAL_FIELDS = ("buckets", "on_foreign_commit", *_MIRROR_FIELDS)
 _APPEND_ONLY_FIELDS = (
     "writes_to", "intervals", "retention", "on_read_only", "on_schema_change", "staged_retention", "expect", "status",
@@ -46,8 +46,11 @@ _EVENT_FIELDS = ("partition", "lifecycle")
 _LATEST_FIELDS = ("delete_when", "on_key_spread")
 
 _NO_EVENTS: Final[dict[str, Any]] = dict.fromkeys(EVENT_FIELDS, True)
-# For ``exclude`` of a dump: what says when to look at a source, and nothing about its rows.
-WHEN_TO_LOOK: Final[dict[str, Any]] = {"source": {**_NO_EVENTS, "inputs": {"__all__": _NO_EVENTS}}}
+# For ``exclude`` of a dump: what says when to look at a source, or how rows lie in files, and nothing about the rows.
+NOTHING_ABOUT_ROWS: Final[dict[str, Any]] = {
+    "source": {**_NO_EVENTS, "inputs": {"__all__": _NO_EVENTS}},
+    "cluster_by": True,
+}
 _FOR_LATEST = "is for `latest` collections"
 
 
@@ -174,6 +177,8 @@ class Declaration(Strict):
     # How long the names of states are trusted before all rows are compared again. None, VERIFY_AFTER_MS, is not stored:
     # a program that does not know the field reads all other declarations.
     verify_after: VerifyAfter | None = None
+    # What compaction sorts rows by. None, the key, is not stored, as above.
+    cluster_by: Annotated[ColumnNames, Field(min_length=1)] | None = None
     tags: tuple[str, ...] = ()
     buckets: int | None = Field(default=None, ge=1, le=MAX_BUCKETS)  # None: from the size of the source
     on_read_only: OnReadOnly = OnReadOnly.STAGE
@@ -391,6 +396,7 @@ class Declaration(Strict):
     def column_uses(self) -> tuple[ColumnUse, ...]:
         """The columns that the declaration names, with their uses."""
         uses = [ColumnUse("key", name, Need.KEY) for name in self.key]
+        uses += [ColumnUse("cluster_by", name, Need.COMPARED) for name in self.cluster_by or ()]
         if retention := self.retention:
             uses += [ColumnUse("retention.key", name, Need.KEY) for name in retention.key]
             uses += [ColumnUse("retention.order_by", name, Need.COMPARED) for name in retention.order_by]

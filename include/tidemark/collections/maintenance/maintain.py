@@ -126,7 +126,8 @@ def compact_all(
 
     def compact_one(shard: Shard) -> CollectionReport:
         writer = lead_to_write(shard, deployment, what="compaction")
-        result = compact(writer, spark=start_spark() if shard.load().row_count > SPARK_ROWS else None)
+        spark = start_spark() if shard.load().row_count > SPARK_ROWS else None
+        result = compact(writer, spark=spark, cluster_by=_clustered_by(deployment.registry.find(shard.name)))
         state = shard.load().state
         # The contents stay the same; ``strategy`` says whether files were merged.
         was_idle = result.outcome in {"skipped", "discarded"}
@@ -142,6 +143,11 @@ def compact_all(
         "compact", chosen, compact_one, deployment=deployment, clock=clock, started_at=started_at, goes_on_paused=True
     )
     return report
+
+
+def _clustered_by(declaration: Declaration | None) -> tuple[str, ...]:
+    """Return the columns that the files of the collection are to be sorted by; empty: as its table asks."""
+    return () if declaration is None or declaration.cluster_by is None else declaration.cluster_by
 
 
 def _system_shards(shards: Shards) -> list[Shard]:
@@ -202,7 +208,7 @@ def maintain(
         last_ms = min(now_ms - policy.staged_age_ms, since_ms)
         abandoned = find_abandoned(before, now_ms=last_ms, max_age_ms=0, kept=kept)
     dropped = drop_staged(shard, abandoned)
-    compaction = compact(writer, spark=spark)
+    compaction = compact(writer, spark=spark, cluster_by=_clustered_by(declaration))
     expiry = expire(writer, older_than_ms=now_ms - policy.snapshot_age_ms)
     orphans = remove_orphans(shard, older_than_ms=now_ms - policy.orphan_age_ms)
     return CollectionReport(

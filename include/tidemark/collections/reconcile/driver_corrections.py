@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -82,8 +83,15 @@ class SmallCorrections:
             "updated": [{"before": before, "after": after} for before, after in pairs],
         }
 
-    def write(self, writer: Writer, pinned: Pinned, time: int) -> Batch:  # noqa: ARG002  the signature of LargeCorrections
-        """Write the files of a batch at ``time``; nothing becomes visible."""
+    def write(
+        self,
+        writer: Writer,  # noqa: ARG002  the signature of LargeCorrections
+        pinned: Pinned,
+        time: int,
+        *,
+        cluster_by: Sequence[str] = (),
+    ) -> Batch:
+        """Write the files of a batch at ``time``, inserted rows sorted by ``cluster_by``; nothing becomes visible."""
         head = pinned.head
         deletes: tuple[DataFile, ...] = ()
         deleted_from = frozenset[str]()
@@ -92,7 +100,7 @@ class SmallCorrections:
             deletes = write_position_deletes(head.table, positions, pinned.data_files)
             deleted_from = frozenset(positions.column("file_path").unique().to_pylist())
         return Batch(
-            added=write_rows(head.table, self._updates(head, self.new, time, 1)),
+            added=write_rows(head.table, self._updates(head, self.new, time, 1), cluster_by=cluster_by),
             retracted=write_rows(head.table, self._updates(head, self.old, time, -1)),
             deletes=deletes,
             pinned_snapshot_id=head.contents.snapshot_id,

@@ -521,7 +521,8 @@ def write(attempt: Attempt) -> None:
     else:
         assert attempt.writer is not None  # noqa: S101 - a plan does not write
         with attempt.source.reading():
-            attempt.batch = difference.corrections.write(attempt.writer, pinned, attempt.time)
+            clustered_by = attempt.run.declaration.cluster_by or ()
+            attempt.batch = difference.corrections.write(attempt.writer, pinned, attempt.time, cluster_by=clustered_by)
         attempt.check_source_stands_still()
     fail_point("reconcile.before-publish")
 

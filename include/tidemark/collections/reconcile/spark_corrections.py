@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -89,7 +90,7 @@ class LargeCorrections:
             "updated": self._pairs(limit),
         }
 
-    def write(self, writer: Writer, pinned: Pinned, time: int) -> Batch:
+    def write(self, writer: Writer, pinned: Pinned, time: int, *, cluster_by: Sequence[str] = ()) -> Batch:
         retracted = None
         if self.retracted:
             places = [F.col("file"), F.col("pos").alias(POSITION)]
@@ -100,6 +101,7 @@ class LargeCorrections:
             pinned.head,
             added=self._named(_has_new(), NEW) if self.inserted else None,
             retracted=retracted,
+            cluster_by=cluster_by,
             time=time,
             generation=writer.generation,
             writer=writer.shard.writer_id,

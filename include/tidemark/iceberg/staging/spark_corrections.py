@@ -14,14 +14,14 @@ from pyspark.sql import functions as F
 
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.batch import Batch
-from tidemark.iceberg.files.data_files import FILE_PATH_ID, POSITION_ID, not_live, position_delete_file
+from tidemark.iceberg.files.data_files import FILE_PATH_ID, POSITION_ID, not_live, position_delete_file, sort_columns
 from tidemark.iceberg.files.manifests import Partition, filesystem_of, partition_of, read_data_files
 from tidemark.iceberg.reading.spark import FILE, POSITION
 from tidemark.iceberg.shard.column_names import DIFF, TIME
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.iceberg.staging.branches import branch_name
-from tidemark.iceberg.staging.frames import stage
+from tidemark.iceberg.staging.frames import cluster, stage
 from tidemark.spark.quoting import quoted
 
 FAIL_POINTS = ("stage.before-retracted", "stage.before-deletes", "stage.after-deletes")
@@ -34,6 +34,7 @@ def stage_corrections(
     *,
     added: DataFrame | None,
     retracted: DataFrame | None,
+    cluster_by: Sequence[str] = (),
     time: int,
     generation: int,
     writer: str,
@@ -43,8 +44,9 @@ def stage_corrections(
 
     ``added`` has the user's columns of the rows to add, or is None. ``retracted`` has the user's columns, ``_file`` and
     ``_pos`` of the rows to remove from ``head.contents``, or is None; Spark computes this frame twice, so persist a
-    costly one. ``time`` (in ms) is the one time of the correction. ``generation``, ``writer`` and ``batch`` name the
-    branches; a correction of the same name starts over.
+    costly one. Each task sorts the rows to add by ``cluster_by``, then as the table asks. ``time`` (in ms) is the one
+    time of the correction. ``generation``, ``writer`` and ``batch`` name the branches; a correction of the same name
+    starts over.
 
     Raises ``InputsGone`` if a row to retract lies in a file that ``head.contents`` does not have.
     """
@@ -56,7 +58,11 @@ def stage_corrections(
         if place == "retracted":
             fail_point("stage.before-retracted")
         branch = branch_name(generation=generation, writer=writer, batch=f"{batch}-{place}")
-        staged = stage(shard, _as_updates(rows, head, time=time, diff=diff), branch=branch)
+        updates = _as_updates(rows, head, time=time, diff=diff)
+        is_clustered = place == "added" and bool(cluster_by)
+        if is_clustered:
+            updates = cluster(updates, head.table, sort_columns(head.table, cluster_by))
+        staged = stage(shard, updates, branch=branch, keeps_order=is_clustered)
         pieces[place] = staged.files
         branches.append((staged.branch, staged.snapshot_id))
     deletes: tuple[DataFile, ...] = ()

@@ -13,7 +13,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from tidemark.clock import Clock
-from tidemark.collections.declarations.collection import WHEN_TO_LOOK, Declaration
+from tidemark.collections.declarations.collection import NOTHING_ABOUT_ROWS, Declaration
 from tidemark.collections.declarations.files import order_by_inputs
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.digest.digest import HASH_VERSION, DigestNote
@@ -58,7 +58,7 @@ def _list_decisive(declaration: Declaration, head: ShardHead) -> list[str]:
         str(HASH_VERSION),
         str(_READING),
         version("pyspark"),
-        declaration.model_dump_json(warnings=False, exclude=WHEN_TO_LOOK),
+        declaration.model_dump_json(warnings=False, exclude=NOTHING_ABOUT_ROWS),
         head.table.schema().model_dump_json(),  # with the ids: a column that went and came again has no values
     ]
 
