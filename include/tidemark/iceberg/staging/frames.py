@@ -9,9 +9,10 @@ append to a catalog's table ignores the write option ``branch``, so that the row
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from pyiceberg.table.snapshots import Operation
+from pyiceberg.transforms import BucketTransform
 
 from tidemark.fail_points import fail_point
 from tidemark.iceberg.commit.branch_commit import attempts_beside, commit_beside
@@ -32,7 +33,6 @@ from tidemark.spark.quoting import quoted
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionField
     from pyiceberg.table import Table
-    from pyiceberg.transforms import BucketTransform
     from pyspark.sql import Column, DataFrame
 
 FAIL_POINTS = ("stage.after-branch", "stage.after-rows")
@@ -89,18 +89,20 @@ def cluster(rows: DataFrame, table: Table, columns: Sequence[str], *, parts: int
     from pyspark.sql import functions as F  # noqa: PLC0415 - compaction imports this module without Spark
 
     order = [F.col(quoted(name)) for name in columns]
-    if buckets := [_bucket_of(table, field) for field in table.spec().fields]:
-        return rows.repartition(*buckets).sortWithinPartitions(*buckets, *order)
+    if places := [_place_of(table, field) for field in table.spec().fields]:
+        return rows.repartition(*places).sortWithinPartitions(*places, *order)
     placed = rows if parts is None else rows.repartitionByRange(parts, *order)
     return placed.sortWithinPartitions(*order)
 
 
-def _bucket_of(table: Table, field: PartitionField) -> Column:
+def _place_of(table: Table, field: PartitionField) -> Column:
+    """Return the bucket of a row, or what decides its place in a partition that another engine has asked for."""
     from pyspark.sql import functions as F  # noqa: PLC0415
 
-    name = table.schema().find_column_name(field.source_id) or ""
-    count = cast("BucketTransform[Any]", field.transform).num_buckets
-    return F.expr(f"tidemark.system.bucket({count}, {quoted(name)})")
+    name = quoted(table.schema().find_column_name(field.source_id) or "")
+    if not isinstance(field.transform, BucketTransform):
+        return F.col(name)
+    return F.expr(f"tidemark.system.bucket({field.transform.num_buckets}, {name})")
 
 
 def _create_branch(shard: Shard, branch: str) -> None:
