@@ -227,6 +227,11 @@ class ModeSwitchTrigger(BaseEventTrigger):
         return since_ms
 
 
+# Airflow stores an event some time after it was fired, under load seconds after: what is noted before would be lost
+# with a triggerer that dies.
+NOTED_AFTER_SECONDS = 30.0
+
+
 class FilesTrigger(BaseEventTrigger):
     """Fire when files of a source came, went or were replaced, once two looks found the same ones.
 
@@ -246,25 +251,27 @@ class FilesTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         watch, announced, asked = Watch(), "", False
+        loop = asyncio.get_running_loop()
+        to_note: tuple[str, float] | None = None
         while True:
-            noted = ""
             try:
-                files = await asyncio.get_running_loop().run_in_executor(_LOOKS_AT_FILES, look_at, self.paths)
+                files = await loop.run_in_executor(_LOOKS_AT_FILES, look_at, self.paths)
                 if not asked:
                     announced, asked = await self._announced(), True
-                changed = watch.see(files, announced)
+                changed = await loop.run_in_executor(_LOOKS_AT_FILES, watch.see, files, announced)
                 if changed is not None:
                     announced = await self._announced()  # by another triggerer, which watched meanwhile
                     if announced != changed.name:
                         await self._note("")  # or files that are as before, when the next triggerer looks, are no news
                         yield TriggerEvent(changed.facts(self.collection))
-                        announced = noted = changed.name
-            except (TidemarkError, AirflowRuntimeError, OSError) as error:  # a watcher that ends is not started again
-                self.log.warning("the files of %r cannot be watched now: looking again: %s", self.collection, error)
+                        announced, to_note = changed.name, (changed.name, loop.time() + NOTED_AFTER_SECONDS)
+            except Exception as error:  # noqa: BLE001 - a watcher that ends is not started again
+                self.log.warning("the files of %r cannot be watched now: looking again: %r", self.collection, error)
             await asyncio.sleep(self.poll_seconds)
-            if noted:  # a look later, as Airflow stores an event some time after it was fired
+            if to_note is not None and loop.time() >= to_note[1]:
                 try:
-                    await self._note(noted)
+                    await self._note(to_note[0])
+                    to_note = None
                 except AirflowRuntimeError as error:
                     self.log.warning("the files of %r may be announced once more: %s", self.collection, error)
 

@@ -14,6 +14,7 @@ from tidemark_triggers import FILES_CURSOR, FilesTrigger
 
 from tests.support.object_store import object_store
 from tidemark.collections.sources.watching import look_at, name_files
+from tidemark.errors import Refused
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -44,6 +45,11 @@ class KeptCursor:
     def _answer(self) -> None:
         if not self.answers:
             raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR))
+
+
+@pytest.fixture(autouse=True)
+def _is_noted_a_look_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark_triggers.NOTED_AFTER_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -175,3 +181,33 @@ def test_what_cannot_be_listed_and_an_airflow_that_does_not_answer_end_no_watch(
         seen = asyncio.run(watch())
     assert [event["files"] for event in seen] == [1, 2]
     assert seen[1]["examples"] == ["s3://lake/in/b.csv"]
+
+
+def test_what_airflow_may_not_have_stored_yet_is_not_noted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidemark_triggers.NOTED_AFTER_SECONDS", 60.0)
+
+    async def fire_and_die() -> None:
+        with watching(cursor, str(folder)) as events:
+            await next_event(events)
+            await no_event(events)  # some looks more
+
+    cursor = KeptCursor()
+    for _ in range(2):  # each triggerer announces what the one before may not have told
+        asyncio.run(fire_and_die())
+        assert cursor.values[FILES_CURSOR] == ""
+
+
+def test_whatever_fails_ends_no_watch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = [ValueError("odd"), RecursionError(), Refused("a pipe")]
+
+    def look(paths: list[str]) -> object:
+        if failures:
+            raise failures.pop()
+        return look_at(paths)
+
+    async def watch() -> None:
+        with watching(KeptCursor(), str(folder)) as events:
+            assert (await next_event(events))["files"] == 1
+
+    monkeypatch.setattr("tidemark_triggers.look_at", look)
+    asyncio.run(watch())

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from airflow.sdk import Asset, task
 
-from tidemark.collections.reconcile.choosing.triggered import SourceEvent
+from tidemark.collections.reconcile.choosing.triggered import LONGEST_TOLD, SourceEvent
 from tidemark.orchestration.retry_policy import LIGHT_RETRIES, LIGHT_RETRY_DELAY
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ def _words_of(event: Any) -> str:
     """Say what a watcher saw, or which task told it; an event of neither came through Airflow's interface."""
     payload = (event.extra or {}).get("payload")
     if isinstance(payload, dict) and payload.get("seen"):
-        return str(payload["seen"])
+        return str(payload["seen"])[:LONGEST_TOLD]
     return f"{event.source_dag_id}.{event.source_task_id}, run {event.source_run_id}" if event.source_dag_id else ""
 
 

@@ -95,3 +95,9 @@ def test_a_long_event_is_cut_and_survives_the_way_to_the_application() -> None:
     assert parse_events(write_events([event])) == [event]
     with pytest.raises(ValueError, match="Expecting"):
         parse_events("deliveries")
+
+
+def test_no_more_events_are_written_than_an_argument_holds() -> None:
+    events = [SourceEvent("a" * 1500, "é" * 250)] * 100
+    assert 0 < len(parse_events(write_events(events))) < 100
+    assert len(write_events(events)) < 1 << 16

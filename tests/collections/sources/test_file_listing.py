@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tidemark.collections.sources import file_listing
 from tidemark.collections.sources.file_listing import list_files
-from tidemark.errors import InputMissing, SourceMoved
+from tidemark.errors import ConfigurationInvalid, InputMissing, Refused, SourceMoved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -85,3 +85,16 @@ def test_links_to_files_and_folders_are_followed(folder: Path, tmp_path_factory:
     assert [file.uri.removeprefix(f"file://{folder}/") for file in list_files(str(folder)).files] == [
         "a", "c", "more/c", "sub/b",
     ]  # fmt: skip
+
+
+def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(Refused, match="pipe is no file"):
+        list_files(str(tmp_path))
+    (tmp_path / "pipe").unlink()
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/z\xff.csv")).write_text("z")
+    with pytest.raises(Refused, match=r"z\\udcff\.csv has a name that is not UTF-8"):
+        list_files(str(tmp_path))
+    with pytest.raises(ConfigurationInvalid, match="is no pattern of files"):
+        list_files(f"{tmp_path}/**.csv")

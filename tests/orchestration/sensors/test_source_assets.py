@@ -131,3 +131,9 @@ def test_what_is_kept_is_replaced_when_something_else_is_declared(home: Home, in
     home.declare(DECLARATIONS.replace("watch: 10s, ", ""))
     assert find_declared()["orders"]["paths"] == []
     assert json.loads((installation / KEPT).read_text()) == find_declared()
+
+
+def test_an_asset_that_airflow_refuses_takes_no_other_one_away() -> None:
+    assets = [{"name": "odd", "uri": "AIRFLOW:odd"}, {"name": "good", "uri": "good"}, {"name": "ip", "uri": "x://[y"}]
+    declared = {"orders": {"assets": assets, "paths": []}}
+    assert [asset.name for asset in build_assets(declared)] == ["good"]

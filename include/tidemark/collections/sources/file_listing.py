@@ -7,9 +7,10 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
-from tidemark.errors import InputMissing, SourceMoved, TidemarkError
+from tidemark.errors import ConfigurationInvalid, InputMissing, Refused, SourceMoved, TidemarkError
 from tidemark.locations import parse_uri, to_location
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ def list_files(path: str, spark: SparkSession | None = None, *, where: str = "")
 
     Raises:
         InputMissing: If there is no file, or a link to a missing file.
+        Refused: If there is a pipe, or a name that is not UTF-8.
+        ConfigurationInvalid: If ``path`` is no pattern.
         SourceMoved: If a file vanished meanwhile.
     """
     local, prefix = parse_uri(path), f"{where}: " if where else ""
@@ -104,7 +107,10 @@ def _list_local(path: Path, prefix: str) -> Iterator[FileState]:
     if path.exists():
         roots: Iterable[str] = [str(path)]
     elif _GLOB_CHARACTERS & set(str(path)):
-        roots = sorted(str(match) for match in Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+        try:
+            roots = sorted(str(match) for match in Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+        except ValueError as error:  # `**` beside other letters
+            raise ConfigurationInvalid(f"{prefix}{path} is no pattern of files: {error}") from error
     else:
         roots = []
     for root in roots:
@@ -114,7 +120,7 @@ def _list_local(path: Path, prefix: str) -> Iterator[FileState]:
 def _walk(path: str, prefix: str) -> Iterator[FileState]:
     try:
         if not Path(path).is_dir():
-            yield _state(path, Path(path).stat())
+            yield _check_file(path, Path(path).stat(), prefix)
             return
         with os.scandir(path) as entries:
             present = [entry for entry in entries if not is_hidden(entry.name)]
@@ -123,9 +129,19 @@ def _walk(path: str, prefix: str) -> Iterator[FileState]:
             if entry.is_dir():
                 yield from _walk(path, prefix)
             else:
-                yield _state(path, entry.stat())
+                yield _check_file(path, entry.stat(), prefix)
     except OSError as error:
         raise _cannot_list(path, error, prefix) from error
+
+
+def _check_file(path: str, stat: os.stat_result, prefix: str) -> FileState:
+    """Return the state of a file. Raises ``Refused`` if reading it would wait for ever, or Java cannot name it."""
+    name = path.encode("utf-8", "backslashreplace").decode()
+    if not S_ISREG(stat.st_mode):
+        raise Refused(f"{prefix}{name} is no file, but a pipe, a socket or a device", hint="move it elsewhere")
+    if name != path:
+        raise Refused(f"{prefix}{name} has a name that is not UTF-8", hint="rename it")
+    return _state(path, stat)
 
 
 def _cannot_list(path: str, error: OSError, prefix: str) -> TidemarkError:

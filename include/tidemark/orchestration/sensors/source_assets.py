@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,7 +53,7 @@ def build_assets(declared: Mapping[str, Any]) -> list[Asset]:
     named = {(each["name"], each["uri"]) for found in declared.values() for each in found["assets"]}
     watched = [(name, found) for name, found in sorted(declared.items()) if found["paths"]]
     return [
-        *(Asset(name=name, uri=uri) for name, uri in sorted(named)),
+        *_take_assets(sorted(named)),
         *(
             Asset(
                 name=watch_asset(name),
@@ -70,6 +70,15 @@ def build_assets(declared: Mapping[str, Any]) -> list[Asset]:
             for name, found in watched
         ),
     ]
+
+
+def _take_assets(named: Iterable[tuple[str, str]]) -> Iterator[Asset]:
+    """Yield the assets that Airflow takes: one that it refuses must not take the schedule of all others away."""
+    for name, uri in named:
+        try:
+            yield Asset(name=name, uri=uri)
+        except ValueError as error:
+            log.warning("no event of the asset %r starts a run: Airflow refuses it: %s", name, error)
 
 
 def find_declared() -> dict[str, Any]:
@@ -96,8 +105,10 @@ def find_declared() -> dict[str, Any]:
 def _read(settings: Settings, kept: Path) -> dict[str, Any]:
     clock = SystemClock()
     is_in_iceberg = Catalog.of(settings, clock=clock).truth().name == Direction.MIGRATE.truth
-    if is_in_iceberg and kept.exists() and clock.now_ms() - kept.stat().st_mtime_ns // 1_000_000 < REFRESH_MS:
-        return _read_kept(kept)
+    if is_in_iceberg and kept.exists():
+        age_ms = clock.now_ms() - kept.stat().st_mtime_ns // 1_000_000
+        if 0 <= age_ms < REFRESH_MS:  # below 0 the clock was set back
+            return _read_kept(kept)
     declared = deployment_of(settings).registry.read().declarations
     found = {
         name: _events_of(declaration)

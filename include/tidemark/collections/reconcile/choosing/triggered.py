@@ -12,6 +12,7 @@ from tidemark.collections.declarations.files import order_by_inputs
 from tidemark.report import Report
 
 TRIGGERED_BY: Final = "triggered_by"  # in the details of a report: the events, in words
+MOST_BYTES: Final = 60_000  # of all events in one argument: Linux takes 128 KiB
 MOST_TOLD = 20  # of events, in the details of one collection
 LONGEST_TOLD = 250  # characters of one event: what Airflow takes for the name of a task, too
 
@@ -77,8 +78,14 @@ def tell_events(report: Report, concerned: Mapping[str, Sequence[SourceEvent]]) 
 
 
 def write_events(events: Iterable[SourceEvent]) -> str:
-    """Return the events as an argument of an application."""
-    return json.dumps([asdict(event) for event in events])
+    """Return the events as an argument of an application, or the first of them that fit into one."""
+    fitting, size = list[dict[str, str]](), 0
+    for fields in map(asdict, events):
+        size += len(json.dumps(fields)) + 2
+        if size > MOST_BYTES:
+            break
+        fitting.append(fields)
+    return json.dumps(fitting)
 
 
 def parse_events(text: str) -> list[SourceEvent]:

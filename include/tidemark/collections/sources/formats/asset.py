@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, ValidationInfo, model_validator
 
@@ -35,11 +36,17 @@ class NamedAsset(BaseModel):
                 raise ValueError(f"an asset has a name of 1 to {LONGEST} ASCII characters")
             if info.context and (_LOGIN.search(text) or holds_secret(text)):
                 raise ValueError("must not hold a user or a password")
-            if text.startswith(_RESERVED):
+            if not text.isprintable():
+                raise ValueError("an asset has a name without control characters")
+            if text.lower().startswith(_RESERVED):
                 raise ValueError("Airflow keeps URIs that begin with `airflow:` for itself: choose another one")
             if text.startswith((_OWN_NAMES, _OWN_URIS)):  # each run emits such events: it would start the next one
                 raise ValueError(
                     "is an event of Tidemark's own, and what reads a collection is reconciled with it anyway: name the "
                     "asset of whoever changes the source"
                 )
+        try:
+            urlsplit(self.uri)
+        except ValueError as error:
+            raise ValueError(f"{self.uri!r} is no URI: {error}") from error
         return self
