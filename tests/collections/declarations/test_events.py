@@ -54,6 +54,9 @@ def test_nothing_of_events_is_stored_without_them_and_they_decide_nothing_about_
         ("''", "1 to 1500 ASCII characters"),
         ("ä", "1 to 1500 ASCII characters"),
         ("airflow://x", "Airflow keeps"),
+        ("'AIRFLOW:x'", "Airflow keeps"),
+        ("{name: x, uri: 'kafka://[::1'}", "is no URI"),
+        ('"a\\nb"', "without control characters"),
         ("tidemark_changed", "an event of Tidemark's own"),
         ("{name: x, uri: 'x-tidemark://changed'}", "an event of Tidemark's own"),
         ("s3://me:word@bucket/x", "must not hold a user or a password"),
@@ -81,6 +84,8 @@ def test_a_watcher_looks_every_second_to_every_hour(tmp_path: Path, watch: str) 
         (f"{{inputs: {{f: {{{FILES}}}}}, sql: SELECT 1, watch: 5s}}", "`watch` belongs to the input that changes"),
         ("{collection: other, asset: x}", "`asset` is not needed: what reads a collection is reconciled with it"),
         (f"{{{FILES}, watch: 5s, where: 'a > {{start}}'}}", "`source.watch` is of no use: a run that events start has"),
+        ("{format: csv, path: 's3a://b/{2024/01,c}/*', watch: 5s}", "a watcher reads no pattern"),
+        ("{format: csv, path: 's3a://b/a{b,c{x,y}}', watch: 5s}", "a watcher reads no pattern"),
         (f"{{{FILES}, wach: 5s}}", "unknown field 'wach' in 'source'; did you mean 'watch'?"),
     ],
 )

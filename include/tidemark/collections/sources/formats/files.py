@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from tidemark.collections.declarations.append_only import Duration, duration_ms, given
 from tidemark.collections.schema.ddl import parse_columns
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _SHORTEST_WATCH_MS, _LONGEST_WATCH_MS = 1_000, 3_600_000
 _BYTES_PER_ROW = 20
+_BEYOND_A_WATCHER = re.compile(r"\\|\{[^}]*[/{]")  # patterns that Spark reads and `remote_listing` does not
 _GLOB_CHARACTERS = re.compile(r"[{}\[\]*?\\]")
 
 
@@ -60,6 +61,15 @@ class FileSource(SourceWithOptions):
     path: Annotated[str, AfterValidator(absolute_path)]
     columns_text: SchemaText | None = Field(default=None, alias="schema")
     watch: Annotated[Duration, AfterValidator(_check_watch)] | None = None  # how often a watcher looks; None: never
+
+    @model_validator(mode="after")
+    def _can_be_watched(self) -> Self:
+        is_remote = self.watch is not None and parse_uri(self.path) is None
+        if is_remote and _BEYOND_A_WATCHER.search(self.path):
+            raise ValueError(
+                "a watcher reads no pattern with `\\`, or with `{…}` around `/` or other braces: leave it out"
+            )
+        return self
 
     @property
     def watched_path(self) -> str | None:
