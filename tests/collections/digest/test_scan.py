@@ -8,8 +8,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from tidemark.collections.digest import scan
+from tidemark.collections.digest.digest import Digest
 from tidemark.collections.digest.row_layout import NEW, RowShape
-from tidemark.collections.digest.scan import Scanned, scan_digest
+from tidemark.collections.digest.scan import FILE, VALUE, Scanned, scan_digest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,3 +78,28 @@ def test_a_source_beyond_the_limit_for_results_is_left_to_spark(spark: SparkSess
     assert found is None
     numbered = shape.number(frame(spark), NEW)
     assert (scan_digest(numbered, shape, NEW, BUCKETS, expected_rows=ROWS).digest.sums == in_spark.digest.sums).all()
+
+
+def test_each_file_has_a_digest_and_bounds_of_its_own(spark: SparkSession, shape: RowShape) -> None:
+    files, mixed = 3, F.col("new_0") % 3
+    numbered = shape.number(frame(spark), NEW)
+    rows = numbered.withColumn(FILE, mixed.cast("int")).withColumn(VALUE, F.col("new_0")).where("new_0 IS NOT NULL")
+    found = scan_digest(rows, shape, NEW, BUCKETS, expected_rows=ROWS, file_buckets=16)
+    assert found.by_file is not None
+    assert sorted(found.by_file) == list(range(files))
+    total = Digest.empty(16)
+    for number, each in found.by_file.items():
+        values = range(number, 100, files)
+        assert each.bounds == (min(values), max(values))
+        alone = scan_digest(rows.where(F.col(FILE) == number), shape, NEW, BUCKETS, expected_rows=ROWS)
+        assert len(alone.digest.differing(each.digest)) == 0
+        total += each.digest
+    assert len(total.differing(found.digest)) == 0
+
+
+def test_a_file_with_a_row_without_a_value_has_no_bounds(spark: SparkSession) -> None:
+    shape = RowShape(frame(spark).schema)
+    rows = shape.number(frame(spark), NEW).withColumn(FILE, F.lit(1)).withColumn(VALUE, F.col("new_0"))
+    found = scan_digest(rows, shape, NEW, BUCKETS, expected_rows=ROWS, file_buckets=16)
+    assert found.by_file is not None
+    assert found.by_file[1].bounds is None

@@ -98,7 +98,7 @@ def scan_digest(
 
 
 def _scan_in_driver(
-    frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, *, limit: int, file_buckets: int
+    frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, *, limit: int, file_buckets: int = 0
 ) -> Scanned | None:
     """Let the driver add up the hashes of all rows; None if there are too many rows.
 
@@ -135,7 +135,7 @@ def include_by_file(files: dict[int, FileScan], rows: pa.RecordBatch, position: 
 
 
 def _collect_hashes(
-    frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, *, limit: int, also: Sequence[str]
+    frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, *, limit: int, also: Sequence[str] = ()
 ) -> pa.Table:
     """Return ``bucket`` and ``hash`` of every row, but of partition n (from 0) ``limit / (n + 1)`` rows at most.
 
