@@ -78,9 +78,9 @@ def test_source_that_is_as_it_was_is_first_looked_at_as_a_whole(
     declaration = loaded(installation, home_spark, [(1, "a")])
     looks: list[bool] = []
 
-    def look(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, *, expected_rows: int) -> Scanned:
+    def look(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, **more: int) -> Scanned:
         looks.append(bucket_count == 1)
-        return scan_digest(frame, shape, prefix, bucket_count, expected_rows=expected_rows)
+        return scan_digest(frame, shape, prefix, bucket_count, **more)
 
     monkeypatch.setattr(difference, "scan_digest", look)
     for rows in ([(1, "b")], [(1, "b")], [(1, "a")]):
