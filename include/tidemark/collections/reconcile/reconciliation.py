@@ -239,7 +239,7 @@ class Attempt:
         declaration = self.run.declaration
         rule = declaration.guards.on_duplicate_key  # which row of a key is the first one depends on all of them
         is_whole = declaration.scope is None and rule is None and not self.run.overrides.are_given
-        return is_whole and self.source.followed is not None
+        return is_whole and self.source.pinnable and self.source.followed is not None
 
     @property
     def files_to_scan(self) -> FollowedFiles | None:
