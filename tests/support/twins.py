@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from hypothesis import strategies as st
+
 from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile.pinned_snapshot import Pinned, pin_snapshot
 from tidemark.collections.reconcile.reconciliation import Reconciliation
@@ -14,6 +16,8 @@ from tidemark.iceberg.commit.writer import Writer
 from tidemark.report import FALLBACK, FILES
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from pyspark.sql import SparkSession
 
     from tests.support.homes import Home
@@ -83,6 +87,16 @@ class Twins:
         assert digests[1] is not None, context
         assert len(digests[0].differing(digests[1])) == 0, context
         assert digests[0].row_count == digests[1].row_count, context
+
+    def live_through(
+        self, data: st.DataObject, happenings: Sequence[Callable[[Any, st.DataObject], None]], *, rounds: int
+    ) -> None:
+        """Let one or two of the ``happenings`` come about in each round, and compare the collections then."""
+        for _ in range(rounds):
+            happened = data.draw(st.lists(st.sampled_from(happenings), min_size=1, max_size=2), label="happened")
+            for happening in happened:
+                happening(self, data)
+            self.compare([each.__name__ for each in happened])
 
     def compare(self, context: object) -> None:
         """Run both, and look at what they did and left; both may have refused duplicate keys."""

@@ -121,8 +121,4 @@ def test_the_changed_files_tell_what_all_rows_tell(
             files.write(f"first{number}", [(key, "abc"[number]) for key in range(number * 6, number * 6 + 5)])
         files.start()
         files.compare("the beginning")
-        for _ in range(5):
-            happened = data.draw(st.lists(st.sampled_from(HAPPENINGS), min_size=1, max_size=2), label="happened")
-            for happening in happened:
-                happening(files, data)
-            files.compare([each.__name__ for each in happened])
+        files.live_through(data, HAPPENINGS, rounds=5)

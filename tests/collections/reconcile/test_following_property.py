@@ -117,8 +117,4 @@ def test_the_changed_files_tell_what_all_rows_tell(
         lake.insert(*((number, "a") for number in range(0, 12, 2)))
         lake.insert(*((number, "b") for number in range(1, 6, 2)))
         lake.compare("the beginning")
-        for _ in range(4):
-            happened = data.draw(st.lists(st.sampled_from(HAPPENINGS), min_size=1, max_size=2), label="happened")
-            for happening in happened:
-                happening(lake, data)
-            lake.compare([each.__name__ for each in happened])
+        lake.live_through(data, HAPPENINGS, rounds=4)

@@ -25,9 +25,7 @@ _HASH_BYTES = 16  # of the driver's memory for each row: a bucket and a hash, an
 _FILE_BYTES = 16  # the same for the number of the file, and a value
 _GROWTH, _FEW_ROWS = 1.25, 10_000  # the driver takes so many times the expected rows, and so many more
 _RESULT_LIMIT = "spark.driver.maxResultSize"  # a source many times as large as expected exceeds that before ours
-_ROW_BITS = 33  # of Spark's row numbers; the partition is above
-
-
+ROW_BITS = 33  # of Spark's row numbers; the partition is above
 FILE = "_tidemark_file"  # the number of the file of a row, an int; no column of a user
 VALUE = "_tidemark_value"  # a bigint
 
@@ -143,8 +141,8 @@ def _collect_hashes(
     runs. Where a partition has more rows, one with NULL for its hash tells so.
     """
     number = F.col("number")
-    rank = F.shiftright(number, _ROW_BITS) + 1
-    taken = number.bitwiseAND(F.lit((1 << _ROW_BITS) - 1).cast("bigint")) * rank
+    rank = F.shiftright(number, ROW_BITS) + 1
+    taken = number.bitwiseAND(F.lit((1 << ROW_BITS) - 1).cast("bigint")) * rank
     hashed = frame.select(
         shape.bucket(prefix, bucket_count).cast("int").alias("bucket"),
         shape.hash(prefix).alias("hash"),

@@ -23,8 +23,14 @@ from tidemark.collections.quality.guards import SAMPLE_ROWS, Sample, check_not_e
 from tidemark.collections.reconcile.comparison import Difference
 from tidemark.collections.reconcile.driver_corrections import SmallCorrections
 from tidemark.collections.reconcile.following.found import describe
-from tidemark.collections.reconcile.following.iceberg_rows import bounds_of
-from tidemark.collections.reconcile.following.row_lookup import Counted, RowLookup, as_pairs, choose_copies, longs
+from tidemark.collections.reconcile.following.row_lookup import (
+    Counted,
+    RowLookup,
+    as_pairs,
+    bounds_of,
+    choose_copies,
+    longs,
+)
 from tidemark.collections.reconcile.strategy import DRIVER_BYTES, DRIVER_CANDIDATES, Method
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark

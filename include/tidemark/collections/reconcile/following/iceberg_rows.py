@@ -25,7 +25,15 @@ from tidemark.collections.digest.scan import DRIVER_HASHES
 from tidemark.collections.reconcile.comparison import Difference
 from tidemark.collections.reconcile.driver_corrections import SmallCorrections, compare_candidates, unsettled
 from tidemark.collections.reconcile.following.found import describe
-from tidemark.collections.reconcile.following.row_lookup import PLACES, Counted, RowLookup, as_pairs, longs, take_copies
+from tidemark.collections.reconcile.following.row_lookup import (
+    PLACES,
+    Counted,
+    RowLookup,
+    as_pairs,
+    bounds_of,
+    longs,
+    take_copies,
+)
 from tidemark.collections.reconcile.strategy import Method, candidates_fit_driver
 from tidemark.collections.schema.conform import conform
 from tidemark.collections.schema.convert import from_spark
@@ -208,11 +216,3 @@ class _Net:
         came_from = tuple(np.unique(numbers[(net > 0)[at] & (diffs > 0)]).tolist())
         values = rows.column("value").take(pa.array(doubtful)).filter(pa.array((net != 0)[at]))
         return cls(came, went, by_place_of[numbers[first[net < 0]]], came_from, bounds_of(values))
-
-
-def bounds_of(values: pa.ChunkedArray) -> tuple[int, int] | None:
-    """Return the smallest and the largest value; None if a value is NULL, or if there is none."""
-    if not len(values) or values.null_count:
-        return None
-    found = pc.min_max(values).as_py()
-    return found["min"], found["max"]

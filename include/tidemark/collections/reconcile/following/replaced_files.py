@@ -33,6 +33,7 @@ from tidemark.collections.reconcile.following.row_lookup import (
     Counted,
     RowLookup,
     as_pairs,
+    bounds_of,
     collect,
     longs,
     subtract,
@@ -73,6 +74,10 @@ class FileSetChanges:
         came = tuple(file for file in files if not _is_same(kept.files.get(file.uri), states[file.uri]))
         gone = tuple(name for name, file in kept.files.items() if not _is_same(file, states.get(name, "")))
         return cls(came, gone)
+
+    @property
+    def came_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.came)
 
     def to_json(self) -> dict[str, int]:
         """Return the numbers of files, for the report."""
@@ -151,8 +156,7 @@ class FollowingFiles:
 
     def _most_rows(self, row_count: int) -> int:
         """Return how many rows came at most. Raises ``CannotFollow`` if comparing all rows reads less."""
-        whole = self.files.listing.size_bytes
-        came = sum(file.size_bytes for file in self.changes.came)
+        whole, came = self.files.listing.size_bytes, self.changes.came_bytes
         if came > MOST_SHARE * whole or whole - came < LEAST_SPARED:
             raise CannotFollow("most is in files that have changed, or all is little: comparing all rows takes less")
         most_rows = int(_UNEVEN * row_count * came / max(1, whole))
@@ -255,8 +259,7 @@ class FollowingFiles:
     @property
     def _takes_rows(self) -> bool:
         """Whether all rows that came are collected at once, and not first their hashes, and then some of the rows."""
-        came = sum(file.size_bytes for file in self.changes.came)
-        return came <= MOST_WHOLE // UNPACKED
+        return self.changes.came_bytes <= MOST_WHOLE // UNPACKED
 
     def _find_here(self, net: _Net, *, by_key: bool = False) -> NDArray[np.void]:
         """Return the stored rows that equal one that came, or ``by_key`` have the key of one; each copy."""
@@ -369,11 +372,7 @@ class _Net:
 
     @property
     def came_bounds(self) -> tuple[int, int] | None:
-        values = self.rows.column(VALUE)
-        if not len(values) or values.null_count:
-            return None
-        found = pc.min_max(values).as_py()
-        return found["min"], found["max"]
+        return bounds_of(self.rows.column(VALUE))
 
     @property
     def gone_bounds(self) -> tuple[int, int] | None:

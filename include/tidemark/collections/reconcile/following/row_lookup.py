@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pyiceberg.conversions import from_bytes
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ByteType, DateType, IntegerType, LongType, ShortType
 
 from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
+from tidemark.collections.digest.scan import ROW_BITS
 from tidemark.collections.reconcile.pinned_snapshot import Pinned
 from tidemark.collections.reconcile.spark_diff import bucket_frame, in_buckets, with_short_places
 from tidemark.collections.sources.errors import CannotFollow
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from pyiceberg.types import PrimitiveType
 
 MOST_COPIES = 1_000_000  # of rows that changed, which the driver takes beside these
-_ROW_BITS = 33  # of Spark's row numbers; the partition is above
 PLACES = ("file", "pos", "time")
 _BOUNDED = (ByteType, ShortType, IntegerType, LongType, DateType)  # whose smallest and largest value are looked for
 _PAIR = np.dtype([("position", np.int64), ("identity", np.int64)])
@@ -226,7 +227,7 @@ def collect(rows: DataFrame, wanted: int) -> pa.Table:
     Each partition is limited by itself: Spark's own limit brings all rows into one.
     """
     most = wanted + MOST_COPIES
-    number = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << _ROW_BITS) - 1).cast("bigint"))
+    number = F.monotonically_increasing_id().bitwiseAND(F.lit((1 << ROW_BITS) - 1).cast("bigint"))
     found = rows.withColumn("number", number).where(F.col("number") < most).drop("number").toArrow()
     if found.num_rows >= most:
         raise CannotFollow("too many rows equal those that changed")
@@ -243,3 +244,11 @@ def as_pairs(positions: NDArray[np.int64], identities: NDArray[np.int64]) -> NDA
 def longs(table: pa.Table, name: str) -> NDArray[np.int64]:
     """Return a column without NULLs."""
     return np.asarray(table.column(name).to_numpy(), dtype=np.int64)
+
+
+def bounds_of(values: pa.ChunkedArray) -> tuple[int, int] | None:
+    """Return the smallest and the largest value; None if a value is NULL, or if there is none."""
+    if not len(values) or values.null_count:
+        return None
+    found = pc.min_max(values).as_py()
+    return found["min"], found["max"]

@@ -21,8 +21,6 @@ from tidemark.errors import Refused, SourceMoved, TidemarkError
 from tidemark.locations import parse_uri
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from tidemark.collections.sources.batch_file import BatchFile, CsvForm
     from tidemark.collections.sources.opened_source import OpenedSource, Opening
     from tidemark.collections.sources.pins import Looking, Pin
@@ -121,7 +119,7 @@ class FileSource(SourceWithOptions):
         from tidemark.collections.sources.opened_source import OpenedSource
 
         listing = list_files(self.path, opening.spark, where=where)
-        with noticing_moves(listing, opening.spark, where), translating(where):
+        with noticing_moves(listing, opening, where), translating(where):
             if listing.is_local:
                 self.check_files(listing, where)
             desired = self._read(opening, listing.files, base=listing.base)
@@ -147,7 +145,7 @@ class FileSource(SourceWithOptions):
         """
         from tidemark.collections.sources.errors import translating
 
-        with noticing_moves(listing, opening.spark, where), translating(where):
+        with noticing_moves(listing, opening, where), translating(where):
             undeclared = self.model_copy(update={"columns_text": None})
             found = frozenset(undeclared._read(opening, listing.files, base=listing.base).columns)  # noqa: SLF001 - the same class
         if have_moved(listing, opening.spark):
@@ -171,13 +169,13 @@ class FileSource(SourceWithOptions):
 
 
 @contextmanager
-def noticing_moves(listing: FileListing, spark: SparkSession, where: str) -> Iterator[None]:
+def noticing_moves(listing: FileListing, opening: Opening, where: str) -> Iterator[None]:
     """Raise ``SourceMoved`` in the place of another error if a file has changed: one that is replaced looks damaged."""
     try:
         yield
     except Exception as error:
         may_be_of_files = isinstance(error, Refused) or not isinstance(error, TidemarkError)
-        if may_be_of_files and have_moved(listing, spark):
+        if may_be_of_files and have_moved(listing, opening.spark):
             raise SourceMoved(f"{where} was changed while it was opened: {error}", hint="run again") from error
         raise
 
