@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 # Of the 5 s in which an unreachable store is to be reported; the rest is for the start of Python.
 PATIENCE_S = 4.0
+_SEEN_WITHIN_S = 10.0
 
 
 class SilentServer:
@@ -21,7 +22,17 @@ class SilentServer:
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self.port: int = listener.getsockname()[1]
-        self.waits_s: list[float] = []  # of each connection, once its client has given up
+        self._waits_s: list[float] = []  # of each connection, once its client has given up
+        self._gave_up = threading.Condition()
+
+    def waits_s(self, clients: int) -> list[float]:
+        """Return how many seconds each client waited, as soon as so many of them are known to have given up.
+
+        A client's process may be gone before the thread of the server that reads from the client runs again.
+        """
+        with self._gave_up:
+            self._gave_up.wait_for(lambda: len(self._waits_s) >= clients, timeout=_SEEN_WITHIN_S)
+            return list(self._waits_s)
 
     def serve(self) -> None:
         while True:
@@ -39,7 +50,9 @@ class SilentServer:
                     pass
             except ConnectionError:
                 pass
-        self.waits_s.append(time.monotonic() - started)
+        with self._gave_up:
+            self._waits_s.append(time.monotonic() - started)
+            self._gave_up.notify_all()
 
 
 @contextmanager
