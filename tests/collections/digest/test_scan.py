@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import functions as F
@@ -10,9 +10,11 @@ from pyspark.sql import functions as F
 from tidemark.collections.digest import scan
 from tidemark.collections.digest.digest import Digest
 from tidemark.collections.digest.row_layout import NEW, RowShape
-from tidemark.collections.digest.scan import FILE, VALUE, Scanned, scan_digest
+from tidemark.collections.digest.scan import FILE, VALUE, Scanned, scan_digest, scan_files
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
@@ -103,3 +105,50 @@ def test_a_file_with_a_row_without_a_value_has_no_bounds(spark: SparkSession) ->
     found = scan_digest(rows, shape, NEW, BUCKETS, expected_rows=ROWS, file_buckets=16)
     assert found.by_file is not None
     assert found.by_file[1].bounds is None
+
+
+def test_files_of_more_rows_than_the_driver_takes_are_read_one_after_the_other(
+    spark: SparkSession, shape: RowShape, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame(spark, 6).where("k IS NOT NULL").withColumn("file", F.spark_partition_id()).write.parquet(str(tmp_path / "f"))
+    files = spark.read.parquet(str(tmp_path / "f"))
+    size = F.col("_metadata.file_size").cast("int")
+    numbered = shape.number(files.select("k", "v", size.alias(FILE)), NEW, F.col(FILE)).withColumn(
+        VALUE, F.col("new_0")
+    )
+    sizes = {row[FILE]: row[FILE] for row in numbered.select(FILE).distinct().collect()}
+    assert len(sizes) == 6
+
+    def scanned() -> Scanned:
+        return scan_files(numbered, shape, NEW, BUCKETS, expected_rows=ROWS, sizes=sizes)
+
+    once, scan_in_driver, looks = scanned(), scan._scan_in_driver, list["DataFrame"]()
+
+    def noted(frame: DataFrame, *arguments: Any, **more: Any) -> Scanned | None:
+        looks.append(frame)
+        return scan_in_driver(frame, *arguments, **more)
+
+    monkeypatch.setattr(scan, "_scan_in_driver", noted)
+    monkeypatch.setattr(scan, "DRIVER_HASHES", ROWS // 2)
+    in_groups = scanned()
+    assert 3 <= len(looks) <= 6
+    assert sum(map(files_read, looks)) == 6, "no file is read twice"
+    assert (in_groups.digest.sums == once.digest.sums).all()
+    assert in_groups.by_file is not None
+    assert once.by_file is not None
+    assert in_groups.by_file.keys() == once.by_file.keys() == sizes.keys()
+    for number, each in once.by_file.items():
+        assert (in_groups.by_file[number].digest.sums == each.digest.sums).all()
+        assert in_groups.by_file[number].bounds == each.bounds
+    monkeypatch.setattr(scan, "DRIVER_HASHES", 100)
+    monkeypatch.setattr(scan, "_FEW_ROWS", 0)
+    too_large = scanned()
+    assert (too_large.digest.sums == once.digest.sums).all()
+    assert too_large.by_file is None, "a file has more rows than the driver takes"
+
+
+def files_read(rows: DataFrame) -> int:
+    """Return how many files Spark reads for ``rows``."""
+    leaf = rows._jdf.queryExecution().executedPlan().collectLeaves().apply(0)
+    leaf.inputRDD()
+    return int(leaf.metrics().apply("numFiles").value())

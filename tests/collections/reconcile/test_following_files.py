@@ -15,6 +15,7 @@ from tests.support.file_sets import FileSet
 from tests.support.homes import Home
 from tests.support.twins import GUARDS
 from tidemark.collections.deployment import Mode
+from tidemark.collections.digest import scan
 from tidemark.collections.digest.digest import Digest
 from tidemark.collections.digest.file_digests import FileDigest, FileDigests
 from tidemark.collections.reconcile.following import replaced_files
@@ -119,6 +120,39 @@ def test_stored_rows_beyond_those_near_are_looked_up(
     check(files, files.run(), 1, 2, replaced=1)
     files.remove("b")
     check(files, files.run(), 0, 2, removed=1)
+
+
+@pytest.mark.spark
+def test_no_digests_are_kept_of_files_that_are_all_replaced_each_time(
+    make_files: MakeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = make_files()
+    monkeypatch.setattr(replaced_files, "MOST_SHARE", 0.5)
+    for word, reason in (("once", "most is in files that have changed"), ("again", "all had been replaced")):
+        for name, rows in [*files.rows.items()]:
+            files.write(name, [(key, word) for key, _ in rows])
+        report = files.run()
+        assert reason in str(report.details[FALLBACK])
+        kept = files.pinned().file_digests
+        assert kept is not None
+        assert not kept.has_sums
+        assert files.stored() == files.wanted()
+    files.write("a", [(1, "a")])
+    report = files.run()
+    assert "all had been replaced" in str(report.details[FALLBACK])
+    check_rows(files, report)
+    files.write("a", [(1, "b")])
+    check(files, files.run(), 1, 1, replaced=1)
+
+
+@pytest.mark.spark
+def test_files_of_more_rows_than_the_driver_takes_are_followed(
+    make_files: MakeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan, "DRIVER_HASHES", 4)
+    files = make_files()
+    files.write("a", [(1, "A"), (2, "b"), (3, "c")])
+    check(files, files.run(), 1, 1, replaced=1)
 
 
 @pytest.mark.spark

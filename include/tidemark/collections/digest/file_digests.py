@@ -40,7 +40,10 @@ class FileDigest:
 
 @dataclass(frozen=True, slots=True)
 class FileDigests:
-    """The digests of all files, by name; all have the same number of buckets."""
+    """The digests of all files, by name; all have the same number of buckets.
+
+    No bucket if only the states of the files are kept.
+    """
 
     decided_by: str  # names all that decides, beside the files, which rows these are
     files: Mapping[str, FileDigest]
@@ -48,6 +51,11 @@ class FileDigests:
     @property
     def bucket_count(self) -> int:
         return next((file.digest.bucket_count for file in self.files.values()), FEWEST_BUCKETS)
+
+    @property
+    def has_sums(self) -> bool:
+        """Whether the digests are kept, and not the states of the files alone."""
+        return self.bucket_count > 0
 
     def total(self, names: Iterable[str] | None = None) -> Digest:
         """Return the digest of the rows of these files, or of all files."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +17,7 @@ from pyspark.sql import functions as F
 
 from tidemark.collections.digest.digest import LOW_HALF, Digest
 from tidemark.collections.digest.driver_room import DRIVER_ROOM
+from tidemark.collections.digest.file_digests import choose_file_buckets
 from tidemark.collections.digest.row_layout import NO_BUCKET, RowShape
 
 log = logging.getLogger(__name__)
@@ -24,6 +26,7 @@ DRIVER_HASHES = 25_000_000  # rows whose hashes the driver adds up
 _HASH_BYTES = 16  # of the driver's memory for each row: a bucket and a hash, and what Arrow adds
 _FILE_BYTES = 16  # the same for the number of the file, and a value
 _GROWTH, _FEW_ROWS = 1.25, 10_000  # the driver takes so many times the expected rows, and so many more
+_UNEVEN = 2  # times as many rows as their bytes say may lie in some files
 _RESULT_LIMIT = "spark.driver.maxResultSize"  # a source many times as large as expected exceeds that before ours
 ROW_BITS = 33  # of Spark's row numbers; the partition is above
 FILE = "_tidemark_file"  # the number of the file of a row, an int; no column of a user
@@ -66,6 +69,48 @@ class Scanned:
     digest: Digest
     null_keys: int
     by_file: dict[int, FileScan] | None = None
+
+    def __add__(self, other: Scanned) -> Scanned:
+        """Return what is known of the rows of both; they are in different files, and both in as many buckets."""
+        is_known = self.by_file is not None and other.by_file is not None
+        by_file = {**(self.by_file or {}), **(other.by_file or {})} if is_known else None
+        return Scanned(self.digest + other.digest, self.null_keys + other.null_keys, by_file)
+
+
+def scan_files(
+    frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, *, expected_rows: int, sizes: Mapping[int, int]
+) -> Scanned:
+    """Compute the digest of ``frame``, and that of each file; the rows also have the columns ``FILE`` and ``VALUE``.
+
+    ``sizes`` are those of the files in bytes, by number. Of more rows than the driver takes, some files are read after
+    the others: a look at the rows of some files reads no other file.
+    """
+    file_buckets = choose_file_buckets(rows=expected_rows, files=len(sizes))
+    if bucket_count == 1 or file_buckets is None:
+        return scan_digest(frame, shape, prefix, bucket_count, expected_rows=expected_rows)
+    groups = [frame]
+    if expected_rows > DRIVER_HASHES:
+        expected_rows = DRIVER_HASHES
+        listed = _group_files(sizes, sum(sizes.values()) * DRIVER_HASHES // (_UNEVEN * expected_rows))
+        groups = [frame.where(f"{FILE} IN ({', '.join(map(str, numbers))})") for numbers in listed]
+    scans = (
+        scan_digest(group, shape, prefix, bucket_count, expected_rows=expected_rows, file_buckets=file_buckets)
+        for group in groups
+    )
+    return reduce(Scanned.__add__, scans)
+
+
+def _group_files(sizes: Mapping[int, int], most: int) -> Iterator[list[int]]:
+    """Yield the numbers of files that have at most so many bytes together, or of one larger file."""
+    group, total = list[int](), 0
+    for number, size in sizes.items():
+        if group and total + size > most:
+            yield group
+            group, total = [], 0
+        group.append(number)
+        total += size
+    if group:
+        yield group
 
 
 def scan_digest(
@@ -126,10 +171,13 @@ def _scan_in_driver(
 
 def include_by_file(files: dict[int, FileScan], rows: pa.RecordBatch, position: str, bucket_count: int) -> None:
     """Add rows with ``hash``, ``FILE`` and ``VALUE`` to what is known of their files."""
+    if not len(rows):
+        return
     numbers = rows.column(FILE).to_numpy()
-    for number in np.unique(numbers).tolist():
+    is_one = numbers.min() == numbers.max()  # which is quicker to find out than to sort
+    for number in numbers[:1].tolist() if is_one else np.unique(numbers).tolist():
         found = files.setdefault(number, FileScan(Digest.empty(bucket_count)))
-        found.include(rows.filter(pa.array(numbers == number)), position)
+        found.include(rows if is_one else rows.filter(pa.array(numbers == number)), position)
 
 
 def _collect_hashes(

@@ -12,9 +12,8 @@ from pyspark.sql import functions as F
 from tidemark.collections.declarations.collection import Guards, OnNullKey
 from tidemark.collections.digest.digest import Digest
 from tidemark.collections.digest.driver_room import DRIVER_ROOM
-from tidemark.collections.digest.file_digests import choose_file_buckets
 from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
-from tidemark.collections.digest.scan import FileScan, Scanned, scan_digest
+from tidemark.collections.digest.scan import FileScan, Scanned, scan_digest, scan_files
 from tidemark.collections.quality.guards import (
     SAMPLE_ROWS,
     Counts,
@@ -208,12 +207,11 @@ class Comparison:
 
     def _scan_source(self, bucket_count: int) -> Scanned:
         files, expected = self.files, self.pinned.head.row_count
-        if files is not None and not expected:
-            expected = files.guess_rows()
-        buckets = None if files is None else choose_file_buckets(rows=expected, files=len(files.listing.files))
-        return scan_digest(
-            self.desired, self.shape, NEW, bucket_count, expected_rows=expected, file_buckets=buckets or 0
-        )
+        if files is None:
+            return scan_digest(self.desired, self.shape, NEW, bucket_count, expected_rows=expected)
+        sizes = {number: file.size_bytes for number, file in files.by_number.items()}
+        expected = expected or files.guess_rows()
+        return scan_files(self.desired, self.shape, NEW, bucket_count, expected_rows=expected, sizes=sizes)
 
     def _check_source(self, source: Scanned, counts: Counts) -> None:
         if source.null_keys and self.guards.on_null_key is OnNullKey.REFUSE:

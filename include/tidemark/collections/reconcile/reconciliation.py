@@ -28,7 +28,7 @@ from tidemark.collections.digest.scan import FILE, VALUE
 from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides, check_foreign_commits
 from tidemark.collections.reconcile.choosing.same_source import is_due, name_decisive, name_desired, vouches
 from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded, Difference, Scan, kept_rows
-from tidemark.collections.reconcile.following.follow import Followable, Followed, digests_of
+from tidemark.collections.reconcile.following.follow import Followable, Followed, are_worth_digests, digests_of
 from tidemark.collections.reconcile.following.handed_changes import HandedChanges
 from tidemark.collections.reconcile.following.row_lookup import RowLookup
 from tidemark.collections.reconcile.pinned_snapshot import Pinned, in_slice, pin_snapshot
@@ -248,7 +248,7 @@ class Attempt:
         if not isinstance(files, FollowedFiles) or not self.is_followable:
             return None
         try:
-            return files if files.by_number else None
+            return files if files.by_number and are_worth_digests(files, self.pinned.file_digests) else None
         except CannotFollow as reason:
             log.warning("the next run of %s will compare all rows: %s", self.run.shard.name, reason)
             return None
@@ -268,7 +268,7 @@ class Attempt:
         if not isinstance(files, FollowedFiles) or not self.is_followable or difference.digest is None:
             return None
         found = self.followed.file_digests if self.followed else None
-        if self.followed is None and self.scanned.by_file is not None:
+        if self.followed is None and (self.scanned.by_file is not None or not self.has_nothing_to_publish):
             decided_by, by_file = name_decisive(self.run.declaration, self.pinned.head), self.scanned.by_file
             with suppress(CannotFollow):
                 found = digests_of(files, by_file, decided_by=decided_by, since_ms=self.began_ms)

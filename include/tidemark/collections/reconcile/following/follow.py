@@ -11,7 +11,12 @@ from tidemark.collections.digest.file_digests import FEWEST_BUCKETS, FileDigests
 from tidemark.collections.digest.scan import FileScan
 from tidemark.collections.reconcile.comparison import Difference, Scan
 from tidemark.collections.reconcile.following.iceberg_rows import FollowingIceberg
-from tidemark.collections.reconcile.following.replaced_files import FollowingFiles, Unsettled, describe_files
+from tidemark.collections.reconcile.following.replaced_files import (
+    FileSetChanges,
+    FollowingFiles,
+    Unsettled,
+    describe_files,
+)
 from tidemark.collections.reconcile.following.row_lookup import RowLookup
 from tidemark.collections.sources.errors import CannotFollow
 from tidemark.collections.sources.followed.file_set import FollowedFiles
@@ -19,6 +24,7 @@ from tidemark.collections.sources.followed.iceberg_changes import FollowedTable,
 from tidemark.collections.sources.opened_source import OpenedSource
 from tidemark.collections.sources.pins import name_state
 
+_NO_DIGESTS = "no digests of the files are kept: when they were read last, all had been replaced, or one was too large"
 _OTHER_DECLARATION = "the declaration, or a column of the collection, is another one"
 
 
@@ -72,6 +78,8 @@ class Followable:
         return Followed(changes.to_json(), following.compare())
 
     def _follow_files(self, files: FollowedFiles, kept: FileDigests) -> Followed:
+        if not kept.has_sums:
+            raise CannotFollow(_NO_DIGESTS)
         self._check(kept.decided_by, name_reading(files, self.decided_by))
         following = FollowingFiles(
             files=files,
@@ -101,9 +109,26 @@ def name_reading(files: FollowedFiles, decided_by: str) -> str:
     return name_state((), decided_by, files.reading)
 
 
-def digests_of(files: FollowedFiles, by_file: Mapping[int, FileScan], *, decided_by: str, since_ms: int) -> FileDigests:
-    """Return the digests of all files, as a scan found them. The run looked at the source at ``since_ms``."""
-    bucket_count = next((scan.digest.bucket_count for scan in by_file.values()), FEWEST_BUCKETS)
+def are_worth_digests(files: FollowedFiles, kept: FileDigests | None) -> bool:
+    """Say whether a scan should keep a digest of each file: not if all files were replaced since those that are kept.
+
+    Whoever writes all files anew does so again, most likely, and digests of them take a fifth of a scan.
+    """
+    return (
+        kept is None or not kept.files or len(FileSetChanges.between(kept, files.listing.files).gone) < len(kept.files)
+    )
+
+
+def digests_of(
+    files: FollowedFiles, by_file: Mapping[int, FileScan] | None, *, decided_by: str, since_ms: int
+) -> FileDigests:
+    """Return the digests of all files, as a scan found them; their states alone if it did not look for digests.
+
+    The run looked at the source at ``since_ms``.
+    """
+    bucket_count = 0
+    if by_file is not None:
+        bucket_count = next((scan.digest.bucket_count for scan in by_file.values()), FEWEST_BUCKETS)
     empty = FileScan(Digest.empty(bucket_count))
-    found = describe_files(files, files.listing.files, by_file, since_ms=since_ms, empty=empty)
+    found = describe_files(files, files.listing.files, by_file or {}, since_ms=since_ms, empty=empty)
     return FileDigests(name_reading(files, decided_by), found)
