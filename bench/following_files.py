@@ -6,10 +6,7 @@ key. Then all files are touched, and nothing is changed, against a hashing scan.
 
 from __future__ import annotations
 
-import argparse
-import os
 import sys
-import tempfile
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from bench.figures import Figure, write_or_print
+from bench.figures import Figure
 from bench.reconciling import checking, hashing_scan, plain, ratio
+from bench.spark_part import run_part
 from bench.tables import KEY, Mirrors, write_sources
 from bench.timing import alternate
 from tidemark.collections.reconcile.strategy import Method
 from tidemark.iceberg.shards import Shards
 from tidemark.settings import Settings
-from tidemark.spark.session import spark_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -105,21 +102,5 @@ def measure_following_files(
     yield ratio(f"{label}: tidemark / hashing scan", times, "tidemark", "hashing scan", **most)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.following_files", description=__doc__)
-    parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--results", type=Path, help="write the figures there, as JSON, instead of a table")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
-        settings = Settings.load({**os.environ, "TIDEMARK_HOME": f"{folder}/home"})
-        settings.home.mkdir()
-        with spark_session(settings, app_name="tidemark-bench", master="local[2]") as spark:
-            found = measure_following_files(spark, settings, Path(folder), rows=arguments.rows, runs=arguments.runs)
-            figures = list(found)
-    write_or_print(figures, arguments.results)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_part("bench.following_files", __doc__, measure_following_files, rows=ROWS))

@@ -7,12 +7,9 @@ entries as `tidemark buffer write` makes them, MERGE INTO the same rows from a t
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import sqlite3
 import sys
-import tempfile
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +19,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F
 
 from bench.declared import register
-from bench.figures import Figure, write_or_print
+from bench.figures import Figure
+from bench.spark_part import run_part
 from bench.tables import FILE_FORM, KEY, write_sources
 from bench.timing import alternate
 from tidemark.catalog.deployment.deployment import deployment_of
@@ -46,7 +44,6 @@ from tidemark.ingest.messages import decoded_columns
 from tidemark.ingest.plan import plan_ingest
 from tidemark.ingest.publish import Target
 from tidemark.settings import Settings
-from tidemark.spark.session import spark_session
 from tidemark.write_buffer.address import find_connection
 from tidemark.write_buffer.file.folder import open_folder
 from tidemark.write_buffer.formats.entry import Entry
@@ -238,22 +235,5 @@ def measure_latest(
         yield Figure.ratio(f"{of}, {what}: merge / tidemark", numerator=one, denominator=other, at_least=2)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.latest", description=__doc__)
-    parser.add_argument("--rows", type=int, default=ROWS)
-    parser.add_argument("--changes", type=int, default=CHANGES)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--results", type=Path, help="write the figures there, as JSON, instead of a table")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="tidemark-bench-") as folder:
-        settings = Settings.load({**os.environ, "TIDEMARK_HOME": f"{folder}/home"})
-        settings.home.mkdir()
-        with spark_session(settings, app_name="tidemark-bench", master="local[2]") as spark:
-            sizes = {"rows": arguments.rows, "changes": arguments.changes, "runs": arguments.runs}
-            figures = list(measure_latest(spark, settings, Path(folder), **sizes))
-    write_or_print(figures, arguments.results)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_part("bench.latest", __doc__, measure_latest, rows=ROWS, changes=CHANGES))
