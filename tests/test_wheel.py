@@ -134,6 +134,11 @@ def test_an_application_runs_by_its_installed_path(applied: Installed, settings:
     assert applied.answer("read", "names")["count"] == 2
 
 
+def test_type_checkers_take_the_types_of_the_wheel(installed: Installed) -> None:
+    (package,) = installed.bin.parent.glob("lib/python*/site-packages/tidemark")
+    assert (package / "py.typed").is_file(), "without this file they take every name for `Any` (PEP 561)"
+
+
 def test_every_dag_and_application_is_in_the_wheel(installed: Installed) -> None:
     package = next(installed.bin.parent.glob("lib/python*/site-packages/tidemark"))
     for folder in ("dags", "spark_apps"):

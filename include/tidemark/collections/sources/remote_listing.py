@@ -1,4 +1,7 @@
-"""Lists remote files without Spark, for a watcher: what Spark reads is listed by Spark (`file_listing.py`).
+"""Lists remote files without Spark, for a watcher, and to see that nothing has changed.
+
+What a run reads is listed by Spark (`file_listing.py`), and both give a file the same state: the path as declared, the
+size, and the time to the millisecond, which is all of it that Hadoop tells.
 
 Logins come from the environment, as pyarrow finds them: for S3 `AWS_…`, an instance's role, or a profile.
 """
@@ -6,6 +9,7 @@ Logins come from the environment, as pyarrow finds them: for S3 `AWS_…`, an in
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +22,37 @@ if TYPE_CHECKING:
 _AS_PYARROW_SAYS = {"s3a": "s3", "s3n": "s3"}
 _PARTS = re.compile(r"\[!?[^\]]*\]|\{[^}]*\}|\*|\?|[^\[{*?]+|.", re.DOTALL)
 _GLOB_CHARACTERS = frozenset("*?[{")
+_ONLY_SPARK_READS = re.compile(r"\\|\{[^}]*[/{]")  # of patterns
+_OBJECT_STORES = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "abfs", "abfss"})  # of others pyarrow starts a JVM
+_MS_NS = 1_000_000
+_PATIENCE_S = 60  # a store that gave no list is not asked again for so long: each of 300 collections would wait
+_silent: dict[str, float] = {}  # when the store was asked, by its URI
+
+
+def can_list(path: str) -> bool:
+    """Say whether this module reads the pattern ``path`` as Spark does."""
+    return _ONLY_SPARK_READS.search(path) is None
+
+
+def find_remote_files(path: str) -> tuple[FileState, ...] | None:
+    """Return the files as ``list_remote_files`` does; None if only Spark can list them, or may have the login."""
+    scheme, _, rest = path.partition("://")
+    store = f"{scheme}://{rest.partition('/')[0]}"
+    asked = _silent.get(store)
+    is_silent = asked is not None and time.monotonic() - asked < _PATIENCE_S
+    if scheme not in _OBJECT_STORES or is_silent or not can_list(path):
+        return None
+    try:
+        return list_remote_files(path)
+    except (Unreachable, ConfigurationInvalid):
+        _silent[store] = time.monotonic()
+        return None
 
 
 def list_remote_files(path: str) -> tuple[FileState, ...]:
     """List the file ``path``, the files below it, or those that match it, sorted; empty if there is none.
 
-    Like Spark, the listing leaves out names that start with `_` or `.`.
+    Like Spark's, the listing leaves out names that start with `_` or `.`, but for a folder that the pattern matches.
 
     Raises:
         Unreachable: If the store does not answer, or lets nobody list.
@@ -37,9 +66,12 @@ def list_remote_files(path: str) -> tuple[FileState, ...]:
     matches = re.compile(f"{pattern}(?:/.*)?" if parts else ".*", re.DOTALL).fullmatch
     found = []
     for below, info in _walk(f"{_AS_PYARROW_SAYS.get(scheme, scheme)}://{authority}", "/".join(parts[:fixed]), path):
-        name = "/".join([*parts[:fixed], *below]).strip("/")
-        if matches(name) and not any(map(is_hidden, below)):
-            found.append(FileState(f"{scheme}://{authority}/{name}", info.size or 0, info.mtime_ns or 0))
+        names = [*parts[:fixed], *below]
+        name = "/".join(names)
+        inside = names[len(parts) :] or names[-1:]  # what the pattern does not match, or the file that it does
+        if matches(name) and not any(map(is_hidden, inside)):
+            modified_ns = (info.mtime_ns or 0) // _MS_NS * _MS_NS
+            found.append(FileState(f"{scheme}://{authority}/{name}", info.size or 0, modified_ns))
     return tuple(sorted(found, key=lambda file: file.uri))
 
 

@@ -17,6 +17,7 @@ from tidemark.collections.schema.types import Columns, columns_text
 from tidemark.collections.sources.file_listing import FileListing, FileState, have_moved, list_files
 from tidemark.collections.sources.formats.source import SourceWithOptions, absolute_path
 from tidemark.collections.sources.pins import FilesPin
+from tidemark.collections.sources.remote_listing import can_list, find_remote_files
 from tidemark.errors import Refused, SourceMoved, TidemarkError
 from tidemark.locations import parse_uri
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 _SHORTEST_WATCH_MS, _LONGEST_WATCH_MS = 1_000, 3_600_000
 _BYTES_PER_ROW = 20
-_BEYOND_A_WATCHER = re.compile(r"\\|\{[^}]*[/{]")  # patterns that Spark reads and `remote_listing` does not
 _GLOB_CHARACTERS = re.compile(r"[{}\[\]*?\\]")
 
 
@@ -63,7 +63,7 @@ class FileSource(SourceWithOptions):
     @model_validator(mode="after")
     def _can_be_watched(self) -> Self:
         is_remote = self.watch is not None and parse_uri(self.path) is None
-        if is_remote and _BEYOND_A_WATCHER.search(self.path):
+        if is_remote and not can_list(self.path):
             raise ValueError(
                 "a watcher reads no pattern with `\\`, or with `{…}` around `/` or other braces: leave it out"
             )
@@ -102,12 +102,19 @@ class FileSource(SourceWithOptions):
         raise NotImplementedError
 
     def find_state(self, looking: Looking, where: str) -> tuple[Pin, ...] | None:
-        if parse_uri(self.path) is None and looking.spark is None:
-            return None
-        return (FilesPin(list_files(self.path, looking.spark, where=where), looking.spark),)
+        listing = self._look(looking, where)
+        return None if listing is None else (FilesPin(listing, looking.spark),)
 
-    def find_size(self, looking: Looking, where: str) -> int | None:  # noqa: ARG002 - the present files have a size
-        return None if parse_uri(self.path) is None else list_files(self.path, where=where).size_bytes
+    def find_size(self, looking: Looking, where: str) -> int | None:
+        listing = self._look(looking, where)
+        return None if listing is None else listing.size_bytes
+
+    def _look(self, looking: Looking, where: str) -> FileListing | None:
+        """List the files, with Spark if there is a session; None if only Spark can."""
+        if looking.spark is not None or parse_uri(self.path) is not None:
+            return list_files(self.path, looking.spark, where=where)
+        files = find_remote_files(self.path)
+        return FileListing(self.path, self.path, files) if files else None
 
     def open_whole(self, opening: Opening, where: str) -> OpenedSource:
         """Pin the files that the path matches now, and return their rows.
