@@ -26,8 +26,9 @@ class ObjectStore:
         self.answers = True
         self.port = 0
 
-    def put(self, bucket: str, key: str, size: int = 1, *, second: int = 0) -> None:
-        self.buckets.setdefault(bucket, {})[key] = (size, datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC))
+    def put(self, bucket: str, key: str, size: int = 1, *, second: int = 0, microsecond: int = 0) -> None:
+        modified = datetime(2026, 1, 1, 0, 0, second, microsecond, tzinfo=UTC)
+        self.buckets.setdefault(bucket, {})[key] = (size, modified)
 
     def remove(self, bucket: str, key: str) -> None:
         del self.buckets[bucket][key]
@@ -111,7 +112,7 @@ def _listed(bucket: str, objects: dict[str, tuple[int, datetime]], query: dict[s
     keys = sorted(key for key in objects if key.startswith(given("prefix")) and key > after)
     entries = "".join(
         f"<Contents><Key>{escape(key)}</Key><Size>{objects[key][0]}</Size>"
-        f"<LastModified>{objects[key][1]:%Y-%m-%dT%H:%M:%S.000Z}</LastModified></Contents>"
+        f"<LastModified>{objects[key][1]:%Y-%m-%dT%H:%M:%S.%fZ}</LastModified></Contents>"
         for key in keys[:PAGE]
     )
     is_cut = len(keys) > PAGE

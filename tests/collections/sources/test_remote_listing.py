@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.object_store import ObjectStore, object_store
-from tidemark.collections.sources.remote_listing import list_remote_files
+from tidemark.collections.sources import remote_listing
+from tidemark.collections.sources.remote_listing import find_remote_files, list_remote_files
 from tidemark.collections.sources.watching import look_at, name_files
 from tidemark.errors import ConfigurationInvalid, Unreachable
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    monkeypatch.setattr(remote_listing, "_silent", {})
     with object_store() as store:
         for name, value in store.environment.items():
             monkeypatch.setenv(name, value)
@@ -31,7 +33,10 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
         ("in", ["in/d e.csv", "in/day=1/a.csv", "in/day=2/b.csv"]),
         ("in/", ["in/d e.csv", "in/day=1/a.csv", "in/day=2/b.csv"]),
         ("in/day=*", ["in/day=1/a.csv", "in/day=2/b.csv"]),
+        ("in/*", ["in/_temporary/c.csv", "in/d e.csv", "in/day=1/a.csv", "in/day=2/b.csv"]),
         ("in/*/a.csv", ["in/day=1/a.csv"]),
+        ("in/*/*", ["in/_temporary/c.csv", "in/day=1/a.csv", "in/day=2/b.csv"]),
+        ("in/day=1/_started", []),
         ("in/day={1,3}/?.csv", ["in/day=1/a.csv"]),
         ("in/day=[!1]/*", ["in/day=2/b.csv"]),
         ("x", ["x"]),
@@ -64,6 +69,24 @@ def test_a_store_that_refuses_is_no_empty_folder(store: ObjectStore) -> None:
     store.answers = False
     with pytest.raises(Unreachable, match="s3://lake/in cannot be listed"):
         list_remote_files("s3://lake/in")
+
+
+def test_only_spark_lists_where_this_module_cannot(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_remote_files("s3://lake/x") == list_remote_files("s3://lake/x")
+    for path in ("hdfs://name/in", "s3://lake/{in/day=1,x}", r"s3://lake/\[x"):
+        assert find_remote_files(path) is None
+    store.answers = False
+    assert find_remote_files("s3a://lake/x") is None
+    store.answers = True
+    assert find_remote_files("s3a://lake/x") is None, "that one is not asked for a while"
+    assert find_remote_files("s3://lake/x"), "other stores are"
+    monkeypatch.setattr(remote_listing, "_PATIENCE_S", 0)
+    assert find_remote_files("s3a://lake/x")
+
+
+def test_times_are_those_that_hadoop_tells(store: ObjectStore) -> None:
+    store.put("lake", "once/x", microsecond=123456)
+    assert [file.modified_ns for file in list_remote_files("s3://lake/once")] == [1_767_225_600_123_000_000]
 
 
 def test_a_store_that_nobody_knows_is_to_be_declared_differently() -> None:
