@@ -1,4 +1,4 @@
-"""An S3 store in this process that lists what a test put into it: as much of the protocol as a listing needs."""
+"""An S3 store in this process that lists and reads what a test put into it: as much of the protocol as that needs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,21 @@ PAGE = 2  # objects of one answer, so that a listing needs several
 
 
 class ObjectStore:
-    """The objects of each bucket: size and time, by key."""
+    """The objects of each bucket: size and time, by key; and the contents, of which an object need not have any."""
 
     def __init__(self) -> None:
         self.buckets: dict[str, dict[str, tuple[int, datetime]]] = {}
+        self.contents: dict[tuple[str, str], bytes] = {}
         self.answers = True
         self.port = 0
 
     def put(self, bucket: str, key: str, size: int = 1, *, second: int = 0, microsecond: int = 0) -> None:
         modified = datetime(2026, 1, 1, 0, 0, second, microsecond, tzinfo=UTC)
         self.buckets.setdefault(bucket, {})[key] = (size, modified)
+
+    def put_content(self, bucket: str, key: str, content: bytes) -> None:
+        self.put(bucket, key, len(content))
+        self.contents[bucket, key] = content
 
     def remove(self, bucket: str, key: str) -> None:
         del self.buckets[bucket][key]
@@ -75,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         if objects is None:
             self._send(404, _error("NoSuchBucket"))
         elif key:
-            self._send_object(objects.get(key))
+            self._send_object(objects.get(key), self.store.contents.get((bucket, key), b""))
         else:
             self._send(200, _listed(bucket, objects, parse_qs(url.query, keep_blank_values=True)))
 
@@ -85,14 +90,20 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
 
-    def _send_object(self, found: tuple[int, datetime] | None) -> None:
+    def _send_object(self, found: tuple[int, datetime] | None, content: bytes) -> None:
         if found is None:
             self._send(404, "")
             return
-        self.send_response(200)
-        self.send_header("Content-Length", str(found[0]))
+        span = self.headers.get("Range")
+        if span is not None:
+            first, last = span.removeprefix("bytes=").split("-")
+            content = content[int(first) : int(last) + 1]
+        self.send_response(200 if span is None else 206)
+        self.send_header("Content-Length", str(found[0] if self.command == "HEAD" else len(content)))
         self.send_header("Last-Modified", format_datetime(found[1], usegmt=True))
         self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
 
     def _send(self, status: int, text: str) -> None:
         body = text.encode()

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from tidemark.collections.sources.remote_listing import find_remote_files, read_remote_file
 from tidemark.iceberg.shard.state_reader import CATALOG_NAME, ask_catalog
 from tidemark.locations import parse_uri, to_path
 from tidemark.settings import Settings
@@ -61,8 +62,8 @@ def name_rows(uuid: str, snapshot_id: int, find: Callable[[int], SourceSnapshot 
 def read_state(settings: Settings, *, table: str | None, folder: str | None) -> str | None:
     """Return the name of the rows that a table has now, without Spark; None if only Spark can tell.
 
-    That is a table of Tidemark's own catalog, by its name in Spark, or one in a local ``folder``, as Iceberg's tables
-    without a catalog lie there.
+    That is a table of Tidemark's own catalog, by its name in Spark, or one in a ``folder``, as Iceberg's tables without
+    a catalog lie there; on a local file system or in an object store.
     """
     return _look(settings, table, folder, _name_rows_in)
 
@@ -75,25 +76,36 @@ def read_size(settings: Settings, *, table: str | None, folder: str | None) -> i
 def _look(settings: Settings, table: str | None, folder: str | None, read: Callable[[dict[str, Any]], T]) -> T | None:
     try:
         location = _newest_file(folder) if table is None else _location_in_catalog(settings, table)
-        path = None if location is None else to_path(location)
-        return None if path is None else read(json.loads(path.read_bytes()))
+        return None if location is None else read(json.loads(_read(location)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # what is wrong is told by the run that reads it
         return None
 
 
 def _newest_file(folder: str | None) -> str | None:
-    local = None if folder is None else parse_uri(folder)
-    if local is None:
+    if folder is None:
         return None
-    files = local / "metadata"
-    version = int((files / "version-hint.text").read_text(encoding="utf-8"))
-    if not (files / f"v{version}.metadata.json").exists():
+    files = f"{parse_uri(folder) or folder.rstrip('/')}/metadata"
+    names = _names_in(files)
+    version = int(_read(f"{files}/version-hint.text"))
+    if f"v{version}.metadata.json" not in names:
         return None
-    while (files / f"v{version + 1}.metadata.json").exists():  # the hint is written last
+    while f"v{version + 1}.metadata.json" in names:  # the hint is written last
         version += 1
-    if any(files.glob(f"v{version + 1}.*")):  # a compressed one, which Spark reads
+    if any(name.startswith(f"v{version + 1}.") for name in names):  # a compressed one, which Spark reads
         return None
-    return str(files / f"v{version}.metadata.json")
+    return f"{files}/v{version}.metadata.json"
+
+
+def _names_in(folder: str) -> set[str]:
+    if (path := to_path(folder)) is not None:
+        return {entry.name for entry in path.iterdir()}
+    return {file.uri.removeprefix(f"{folder}/") for file in find_remote_files(folder) or ()}
+
+
+def _read(location: str) -> bytes:
+    """Return the content of a file. Raises ``OSError`` or ``ValueError`` if only Spark can read it."""
+    path = to_path(location)
+    return read_remote_file(location) if path is None else path.read_bytes()
 
 
 def _location_in_catalog(settings: Settings, table: str) -> str | None:

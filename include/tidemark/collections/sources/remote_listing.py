@@ -1,4 +1,4 @@
-"""Lists remote files without Spark, for a watcher, and to see that nothing has changed.
+"""Lists remote files without Spark, and reads small ones, for a watcher, and to see that nothing has changed.
 
 What a run reads is listed by Spark (`file_listing.py`), and both give a file the same state: the path as declared, the
 size, and the time to the millisecond, which is all of it that Hadoop tells.
@@ -36,17 +36,28 @@ def can_list(path: str) -> bool:
 
 def find_remote_files(path: str) -> tuple[FileState, ...] | None:
     """Return the files as ``list_remote_files`` does; None if only Spark can list them, or may have the login."""
-    scheme, _, rest = path.partition("://")
-    store = f"{scheme}://{rest.partition('/')[0]}"
+    store = "/".join(path.split("/", 3)[:3])
     asked = _silent.get(store)
     is_silent = asked is not None and time.monotonic() - asked < _PATIENCE_S
-    if scheme not in _OBJECT_STORES or is_silent or not can_list(path):
+    if is_silent or not _is_object(path) or not can_list(path):
         return None
     try:
         return list_remote_files(path)
     except (Unreachable, ConfigurationInvalid):
         _silent[store] = time.monotonic()
         return None
+
+
+def read_remote_file(uri: str) -> bytes:
+    """Return the content of an object. Raises ``OSError`` or ``ValueError`` if only Spark can read it."""
+    if not _is_object(uri):
+        raise ValueError(f"{uri} is in no object store")
+    from pyarrow import fs  # noqa: PLC0415 -- object stores only
+
+    store, key = _split(uri)
+    file_system, root = fs.FileSystem.from_uri(store)
+    with file_system.open_input_stream(f"{root}/{key}") as stream:
+        return bytes(stream.read())
 
 
 def list_remote_files(path: str) -> tuple[FileState, ...]:
@@ -58,21 +69,32 @@ def list_remote_files(path: str) -> tuple[FileState, ...]:
         Unreachable: If the store does not answer, or lets nobody list.
         ConfigurationInvalid: If pyarrow knows no such store.
     """
-    scheme, _, rest = path.partition("://")
-    authority, _, key = rest.partition("/")
+    store, key = _split(path)
+    place = path.removesuffix(key).rstrip("/")
     parts = [part for part in key.split("/") if part]
     fixed = next((number for number, part in enumerate(parts) if _GLOB_CHARACTERS & set(part)), len(parts))
     pattern = "/".join(map(_regex, parts))
     matches = re.compile(f"{pattern}(?:/.*)?" if parts else ".*", re.DOTALL).fullmatch
     found = []
-    for below, info in _walk(f"{_AS_PYARROW_SAYS.get(scheme, scheme)}://{authority}", "/".join(parts[:fixed]), path):
+    for below, info in _walk(store, "/".join(parts[:fixed]), path):
         names = [*parts[:fixed], *below]
         name = "/".join(names)
         inside = names[len(parts) :] or names[-1:]  # what the pattern does not match, or the file that it does
         if matches(name) and not any(map(is_hidden, inside)):
             modified_ns = (info.mtime_ns or 0) // _MS_NS * _MS_NS
-            found.append(FileState(f"{scheme}://{authority}/{name}", info.size or 0, modified_ns))
+            found.append(FileState(f"{place}/{name}", info.size or 0, modified_ns))
     return tuple(sorted(found, key=lambda file: file.uri))
+
+
+def _is_object(uri: str) -> bool:
+    return uri.partition("://")[0] in _OBJECT_STORES
+
+
+def _split(uri: str) -> tuple[str, str]:
+    """Return the URI of the store, as pyarrow reads it, and the key of the object."""
+    scheme, _, rest = uri.partition("://")
+    authority, _, key = rest.partition("/")
+    return f"{_AS_PYARROW_SAYS.get(scheme, scheme)}://{authority}", key
 
 
 def _walk(store: str, folder: str, where: str) -> Iterator[tuple[list[str], FileInfo]]:
