@@ -38,14 +38,6 @@ pytestmark = pytest.mark.spark
 DAY_MS = 86_400_000
 
 
-@pytest.fixture
-def large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Send all corrections the way of those that do not fit into the driver."""
-    monkeypatch.setattr("tidemark.collections.reconcile.comparison.candidates_fit_driver", lambda *_: False)
-    monkeypatch.setattr("tidemark.collections.reconcile.comparison.fits_driver", lambda **_: False)
-    monkeypatch.setattr("tidemark.collections.reconcile.spark_corrections.fits_driver", lambda **_: False)
-
-
 def loaded(installation: Home, spark: SparkSession, rows: list[tuple[object, ...]], **more: Any) -> Declaration:
     declaration = installation.declaration("c", **more)
     installation.write_rows("c", rows)

@@ -74,6 +74,18 @@ def test_column_that_rows_leave_out_is_null(
     assert installation.tuples("c") == stored if stored is not None else len(installation.tuples("c")) == 2001
 
 
+@pytest.mark.usefixtures("large")
+def test_the_same_is_told_of_corrections_that_only_spark_holds(installation: Home, home_spark: SparkSession) -> None:
+    declaration = declare_json(installation, {"k": 1, "v.w": "a"}, {"k": 2, "x": 0.5}, {"k": 3, "x": 1.5})
+    installation.reconcile(home_spark, declaration)
+    installation.write_json("c", {"k": 1, "v.w": "a"}, {"k": 2}, {"k": 3, "x": 1.5})
+    installation.reconcile(home_spark, declaration)
+    installation.write_json("c", {"k": 1, "v.w": "b"}, {"k": 2}, {"k": 3})
+    with pytest.raises(SchemaMismatch, match="lacks the column 'x',"):
+        installation.reconcile(home_spark, declaration)
+    assert installation.tuples("c") == [(1, "a", None), (2, None, None), (3, None, 1.5)]
+
+
 def test_column_that_never_had_values_may_stay_without(installation: Home, home_spark: SparkSession) -> None:
     declaration = declare_json(installation, {"k": 1, "v.w": "a"})
     installation.reconcile(home_spark, declaration)

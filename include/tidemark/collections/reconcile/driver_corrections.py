@@ -72,6 +72,14 @@ class SmallCorrections:
         )
         return added + removed
 
+    def count_values(self) -> tuple[list[int], list[int]]:
+        """Return how many inserted, and how many retracted, rows have a value in each column."""
+        came, went = (
+            [rows.num_rows - rows.column(str(n)).null_count for n in range(self.shape.width)]
+            for rows in (self.new, self.old)
+        )
+        return came, went
+
     def samples(self, limit: int) -> dict[str, list[dict[str, object]]]:
         """Return up to ``limit`` inserted, retracted and updated rows (both sides of a changed key)."""
         updated = self.old.filter(pa.array(self._updated_old)).slice(0, limit)

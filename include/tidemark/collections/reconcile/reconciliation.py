@@ -480,7 +480,7 @@ def judge(attempt: Attempt) -> None:
     with attempt.source.reading():
         difference = comparison.judge(attempt.difference)
         if difference.corrections is not None:
-            check_columns_occur(attempt.source, pinned, comparison.condition)
+            check_columns_occur(attempt.source, pinned, comparison.condition, difference.corrections)
     attempt.check_source_stands_still()
     if comparison.condition is not None:  # the stored digest covers all slices: add the corrections of this slice
         whole = pinned.digest

@@ -83,6 +83,13 @@ class LargeCorrections:
         added = scan_digest(self.changes.where(_has_new()), self.shape, NEW, bucket_count).digest
         return added + -scan_digest(self.changes.where(_has_old()), self.shape, OLD, bucket_count).digest
 
+    def count_values(self) -> tuple[list[int], list[int]]:
+        """Return how many inserted, and how many retracted, rows have a value in each column."""
+        came = [F.count_if(_has_new() & column.isNotNull()) for column in self.shape.columns(NEW)]
+        went = [F.count_if(_has_old() & column.isNotNull()) for column in self.shape.columns(OLD)]
+        counts = list(self.changes.agg(*came, *went).collect()[0])
+        return counts[: self.shape.width], counts[self.shape.width :]
+
     def samples(self, limit: int) -> dict[str, list[dict[str, object]]]:
         return {
             "inserted": self._rows(_has_new() & ~_has_old(), NEW, limit),
