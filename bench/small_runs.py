@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from bench.figures import Figure, write_or_print
 from bench.timing import alternate
+from tidemark.collections.reconcile.choosing.same_source import SAME_SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,20 +45,24 @@ class Home:
         self.run("apply", "collections.yaml")
         self.run("reconcile")
 
-    def run(self, *arguments: str, **environ: str) -> None:
+    def run(self, *arguments: str, **environ: str) -> bytes:
         command = [sys.executable, "-m", "tidemark", *arguments]
-        subprocess.run(command, cwd=self.folder, check=True, capture_output=True, env=self.environ | environ)
+        environ = self.environ | environ
+        return subprocess.run(command, cwd=self.folder, check=True, capture_output=True, env=environ).stdout
 
-    def change(self) -> None:
-        """Change a row of each of the first ``FEW`` sources."""
-        for number in range(FEW):
-            path = self.folder / f"{number}.csv"
-            if path.exists():
-                path.write_text(f"id,name\n{ROWS}{next(_NUMBERS)},another\n", encoding="utf-8")
+    def change(self) -> set[str]:
+        """Change a row of each of the first ``FEW`` sources; return the names of the collections."""
+        numbers = [number for number in range(FEW) if (self.folder / f"{number}.csv").exists()]
+        for number in numbers:
+            rows = f"id,name\n{ROWS}{next(_NUMBERS)},another\n"
+            (self.folder / f"{number}.csv").write_text(rows, encoding="utf-8")
+        return {f"tiny_{number}" for number in numbers}
 
     def correct(self, *command: str) -> None:
-        self.change()
-        self.run(*command)
+        changed = self.change()
+        done = json.loads(self.run(*command, "--json"))["collections"]
+        computed = {name for name, each in done.items() if each["strategy"] != SAME_SOURCE}
+        assert computed == changed, computed
 
 
 def measure_small_runs(folder: Path, *, runs: int) -> Iterator[Figure]:
