@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from threading import Barrier
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -31,6 +32,9 @@ from tidemark.report import Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tidemark.collections.declarations.collection import Declaration
+    from tidemark.collections.deployment import Deployment
+    from tidemark.iceberg.shards import Shards
     from tidemark.report import CollectionReport
 
 pytestmark = pytest.mark.slow  # stores that are really written, again and again
@@ -90,6 +94,24 @@ def test_nothing_is_read_and_the_upper_moves(known: Home) -> None:
         assert done["planes"].details["compared_at"] == 10 * DAY_MS
         before = {name: known.upper(name) for name in before}
     assert sorted(known.tuples("planes")) == ROWS
+
+
+def test_looks_wait_for_a_slow_store_together(known: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    known.write_rows("ships", ROWS)
+    known.apply(*known.registry.read().declarations.values(), known.declaration("ships"))
+    make_equal(known, "ships")
+    known.clock.step(1_000)
+    meeting, look = Barrier(2), same_source.reconcile_same
+
+    def slow(shards: Shards, deployment: Deployment, declaration: Declaration, **more: Any) -> CollectionReport | None:
+        if declaration.name in {"planes", "ships"}:
+            meeting.wait(timeout=60)
+        return look(shards, deployment, declaration, **more)
+
+    monkeypatch.setattr(same_source, "reconcile_same", slow)
+    done, left = reconcile(known)
+    assert not left
+    assert {each.strategy for each in done.values()} == {SAME_SOURCE}
 
 
 def rewrite_in_place(home: Home) -> None:

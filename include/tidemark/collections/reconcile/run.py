@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
@@ -14,13 +13,13 @@ from pyspark.util import inheritable_thread_target
 
 from tidemark.clock import Clock, SystemClock
 from tidemark.collections.declarations.collection import Declaration
-from tidemark.collections.declarations.files import sort_by_inputs
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.isolation import find_resting, isolate
 from tidemark.collections.mode import join_to_write, read_mode
 from tidemark.collections.objects.applied import open_applied
 from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile.choosing.choice import choose_declarations, skip_handed_over, skip_stale
+from tidemark.collections.reconcile.choosing.input_order import run_inputs_first
 from tidemark.collections.reconcile.choosing.same_source import reconcile_same
 from tidemark.collections.reconcile.reconciliation import Reconciliation
 from tidemark.errors import Fenced, NotPossible
@@ -126,7 +125,9 @@ def reconcile_all(
 
     declarations = choose_declarations(deployment.registry.read().declarations, names)
     with nullcontext() if dry_run or not declarations else holding(deployment.settings, "reconcile", [*declarations]):
-        reports = _run_inputs_first(spark, declarations, run)
+        # Each collection gets a JVM thread of its own, and with it its scheduler pool.
+        in_thread = inheritable_thread_target(spark)
+        reports = run_inputs_first(declarations, run, threads=PARALLEL_COLLECTIONS, in_thread=in_thread)
     return Report(
         operation="plan" if dry_run else "reconcile",
         started_at=started_at,
@@ -152,26 +153,3 @@ def fence_earlier_tries(shards: Shards, names: Iterable[str], deployment: Deploy
             Writer.raise_token(shards.open(name), deployment.generation)
         except (Fenced, NotPossible):
             continue
-
-
-def _run_inputs_first(
-    spark: SparkSession,
-    declarations: Mapping[str, Declaration],
-    run: Callable[[Declaration, Mapping[str, CollectionReport]], CollectionReport],
-) -> dict[str, CollectionReport]:
-    """Run the collections in parallel threads; each waits for those that its source reads, and gets their reports."""
-    sorter = sort_by_inputs(declarations)
-    reports: dict[str, CollectionReport] = {}
-    running: dict[Future[CollectionReport], str] = {}
-    with ThreadPoolExecutor(min(PARALLEL_COLLECTIONS, len(declarations) or 1)) as threads:
-        while sorter.is_active():
-            for name in sorter.get_ready():
-                inputs = {read: reports[read] for read in declarations[name].inputs if read in reports}
-                # The decorator gives each collection a JVM thread of its own, and with it its scheduler pool.
-                target = inheritable_thread_target(spark)(partial(run, declarations[name], inputs))
-                running[threads.submit(target)] = name
-            for done in wait(running, return_when=FIRST_COMPLETED).done:
-                name = running.pop(done)
-                reports[name] = done.result()
-                sorter.done(name)
-    return reports

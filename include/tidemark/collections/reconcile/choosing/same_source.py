@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import NOTHING_ABOUT_ROWS, Declaration
-from tidemark.collections.declarations.files import order_by_inputs
 from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.digest.digest import HASH_VERSION, DigestNote
 from tidemark.collections.isolation import NeedsSpark, find_resting, isolate
 from tidemark.collections.mode import join_to_write
 from tidemark.collections.objects.applied import open_applied
 from tidemark.collections.reconcile.choosing.choice import skip_handed_over, skip_stale
+from tidemark.collections.reconcile.choosing.input_order import run_inputs_first
 from tidemark.collections.sources.formats.source import find_state
 from tidemark.collections.sources.pins import Looking, Pin, name_state
 from tidemark.collections.staged.batches import own_corrections
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 SAME_SOURCE = "same-source"  # the word in a report's ``strategy``
 COMPARED = "compared_at"  # in the details: when all rows were compared last, in ms
 LOOKS_MS = 60_000
+LOOKERS = 8  # threads: more would crowd a small database
 _READING = 1  # raise it whenever this program reads other rows out of the same files or tables than before
 
 
@@ -75,7 +76,8 @@ def reconcile_unchanged(
     """Reconcile the collections whose sources have not changed; return their reports, and the names of the others.
 
     Of a ``full`` run all are left but for those that are skipped; and all that were not looked at within a minute, as
-    of stores that are slow: Spark looks at many at once.
+    of stores that are slow: what Spark does then is worth its start. ``LOOKERS`` threads look at once, since a look
+    waits for the store.
 
     A collection that reads another one of the ``declarations`` which is left is left, too: it may change. Those that
     are paused, or read one that is skipped, are reported as ``reconcile_all`` does.
@@ -84,8 +86,6 @@ def reconcile_unchanged(
     """
     started_at, shards = clock.now_ms(), Shards.connect(deployment.settings)
     resting = {} if dry_run else find_resting(deployment, clock)
-    reports: dict[str, CollectionReport] = {}
-    left: list[str] = []
 
     def run(declaration: Declaration) -> CollectionReport:
         if (report := resting.get(declaration.name) or skip_handed_over(declaration)) is not None:
@@ -95,29 +95,28 @@ def reconcile_unchanged(
             raise NeedsSpark
         return report
 
+    def look(declaration: Declaration, inputs: Mapping[str, CollectionReport | None]) -> CollectionReport | None:
+        """Return the report of a collection; None leaves it."""
+        reported = {name: report for name, report in inputs.items() if report is not None}
+        if (skipped := skip_stale(declaration, reported)) is not None:
+            return skipped
+        if len(reported) < len(inputs) or clock.now_ms() - started_at > LOOKS_MS:
+            return None
+        try:
+            return isolate(declaration.name, partial(run, declaration), clock=clock, settings=deployment.settings)
+        except NeedsSpark:
+            return None
+
     with nullcontext() if dry_run or not declarations else holding(deployment.settings, "reconcile", [*declarations]):
-        for name in order_by_inputs(declarations):
-            declaration = declarations[name]
-            inputs = {read: reports[read] for read in declaration.inputs if read in reports}
-            is_late = clock.now_ms() - started_at > LOOKS_MS
-            if (skipped := skip_stale(declaration, inputs)) is not None:
-                reports[name] = skipped
-            elif is_late or any(read in left for read in declaration.inputs):
-                left.append(name)
-            else:
-                try:
-                    done = isolate(name, partial(run, declaration), clock=clock, settings=deployment.settings)
-                    reports[name] = done
-                except NeedsSpark:
-                    left.append(name)
+        found = run_inputs_first(declarations, look, threads=LOOKERS)
     report = Report(
         operation="plan" if dry_run else "reconcile",
         started_at=started_at,
         finished_at=clock.now_ms(),
         generation=deployment.generation,
-        collections={name: reports[name] for name in declarations if name in reports},
+        collections={name: done for name in declarations if (done := found[name]) is not None},
     )
-    return report, [name for name in declarations if name in left]
+    return report, [name for name in declarations if found[name] is None]
 
 
 def reconcile_same(
