@@ -37,13 +37,20 @@ class FileSet(Twins):
     """Files of columns ``k`` and ``v``."""
 
     def __init__(
-        self, settings: Settings, spark: SparkSession, folder: Path, *, form: str = "parquet", **declared: Any
+        self,
+        settings: Settings,
+        spark: SparkSession,
+        folder: Path,
+        *,
+        form: str = "parquet",
+        now_ms: int = 1_000,
+        **declared: Any,
     ) -> None:
         self.spark, self.form = spark, form
         self.folder = folder / uuid4().hex / "all files 100%"
         self.folder.mkdir(parents=True)
         self.rows: dict[str, list[Row]] = {}
-        self.home = Home(settings, folder, SCHEMA)
+        self.home = Home(settings, folder, SCHEMA, now_ms=now_ms)
         self.name, self.more = self.folder.parent.name, declared
 
     def start(self) -> None:

@@ -117,6 +117,26 @@ def test_note_comes_back_from_its_text(source: str) -> None:
     assert DigestNote.parse("something else") is None
 
 
+@pytest.mark.parametrize("source", ["", "ab"])
+@pytest.mark.parametrize("compared_ms", [0, 7])
+@pytest.mark.parametrize("mark", ["", "0-a:-5:2:beef"])
+def test_note_keeps_each_part_that_it_has(source: str, compared_ms: int, mark: str) -> None:
+    note = DigestNote(4, 0.5, is_quiet=False, source=source, compared_ms=compared_ms, mark=mark)
+    assert DigestNote.parse(str(note)) == note
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", DigestNote(4, 0.5, is_quiet=True)),
+        (" source=ab compared=0", DigestNote(4, 0.5, is_quiet=True, source="ab")),
+        (" source=ab compared=7 at=x", DigestNote(4, 0.5, is_quiet=True, source="ab", compared_ms=7, mark="x")),
+    ],
+)
+def test_notes_of_earlier_versions_are_read(text: str, expected: DigestNote) -> None:
+    assert DigestNote.parse(f"buckets=4 change-rate=0.5 quiet=yes{text}") == expected
+
+
 @pytest.mark.parametrize(
     ("before", "now", "was_quiet", "expected"),
     [

@@ -14,6 +14,7 @@ import pytest
 from tests.support.file_sets import FileSet
 from tests.support.homes import Home
 from tests.support.twins import GUARDS
+from tidemark.clock import SystemClock
 from tidemark.collections.deployment import Mode
 from tidemark.collections.digest import scan
 from tidemark.collections.digest.digest import Digest
@@ -22,12 +23,14 @@ from tidemark.collections.reconcile.following import replaced_files
 from tidemark.collections.reconcile.following.replaced_files import FileSetChanges
 from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.reconcile.strategy import Method
+from tidemark.collections.sources import file_listing
 from tidemark.collections.sources.file_listing import FileState
 from tidemark.collections.sources.followed.file_set import FollowedFiles
 from tidemark.collections.sources.formats.parquet_files import ParquetSource
 from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import GuardRefused
 from tidemark.iceberg.shard.digest_file import bound_file, read_digest, write_digest
+from tidemark.interval import DAY_MS
 from tidemark.report import FALLBACK, FILES, CollectionReport, Outcome
 
 if TYPE_CHECKING:
@@ -238,6 +241,35 @@ def test_a_file_that_may_change_in_the_same_second_is_read_again(
     monkeypatch.setattr(replaced_files, "LEAST_SPARED", 0)
     monkeypatch.setattr(replaced_files, "MOST_SHARE", 100.0)
     check(files, files.run(), 0, 0, replaced=1)
+
+
+@pytest.mark.spark
+def test_files_that_are_new_at_each_run_do_not_make_a_full_run_due(
+    make_files: MakeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of files whose times are in whole seconds: remote ones."""
+    state = file_listing._state
+
+    def coarse_state(path: str, stat: os.stat_result) -> FileState:
+        found = state(path, stat)
+        return FileState(found.uri, found.size_bytes, found.modified_ns // SECOND_NS * SECOND_NS)
+
+    monkeypatch.setattr(file_listing, "_state", coarse_state)
+    files = make_files(now_ms=SystemClock().now_ms())
+    compared_ms = files.pinned().note.compared_ms
+    assert not files.pinned().note.source, "a file that was written just now may change without a trace"
+    for name in "ab":
+        os.utime(files.folder / f"{name}.parquet", (0, 0))
+    files.write("d", [(5, "e")])
+    check(files, files.run(), 1, 0, added=1, replaced=3)
+    files.write("d", [(5, "f")])
+    check(files, files.run(), 1, 1, replaced=2)
+    assert not files.pinned().note.source
+    assert files.pinned().note.compared_ms == compared_ms
+    files.home.clock.step(7 * DAY_MS)
+    assert how(files.run()) == (Method.DIGEST, None), "due"
+    assert files.pinned().note.compared_ms > compared_ms
+    assert files.pinned().note.source
 
 
 @pytest.mark.spark

@@ -240,8 +240,10 @@ def test_a_read_only_deployment_stages_all_rows_and_refuses_changes(hands: Hands
         hands.apply([(4, "d", 1)])
     flushed = flush_all(home.shards, home.deployment, [], clock=home.clock).collections["c"]
     assert flushed.outcome is Outcome.FLUSHED
+    compared_ms = hands.pinned().note.compared_ms
     hands.apply([(4, "d", 1)])
     assert hands.rows() == [(1, "y"), (2, "b"), (3, "c"), (4, "d")]
+    assert hands.pinned().note.compared_ms == compared_ms > 0, "changes are not all rows"
 
 
 @pytest.mark.spark

@@ -27,7 +27,7 @@ HASH_VERSION = 1  # part of every stored digest: change the version whenever has
 _MAGIC = b"TMDG"
 LOW_HALF = 0xFFFF_FFFF
 _NOTE = re.compile(
-    r"buckets=(\d+) change-rate=([0-9.e+-]+) quiet=(yes|no)(?: source=([0-9a-f]+)(?: compared=(\d+)(?: at=(\S+))?)?)?"
+    r"buckets=(\d+) change-rate=([0-9.e+-]+) quiet=(yes|no)(?: source=([0-9a-f]+))?(?: compared=(\d+))?(?: at=(\S+))?"
 )
 
 
@@ -106,16 +106,14 @@ class DigestNote:
     change_rate: float  # the share of rows that recent runs with corrections corrected; 0 without such a run
     is_quiet: bool  # whether the last run found nothing to correct
     source: str = ""  # the name of the state of the source that the rows were made equal to; empty: it has none
-    compared_ms: int = 0  # when all rows of the source were read last, and compared with the rows
+    compared_ms: int = 0  # when all rows of the source were read last, and compared with the rows; 0: never, or unknown
     mark: str = ""  # from where the next run can follow the changes of the source; empty: it cannot
 
     def __str__(self) -> str:
         quiet = "yes" if self.is_quiet else "no"
         text = f"buckets={self.bucket_count} change-rate={self.change_rate:.3g} quiet={quiet}"
-        if not self.source:
-            return text
-        at = f" at={self.mark}" if self.mark else ""
-        return f"{text} source={self.source} compared={self.compared_ms}{at}"
+        known = {"source": self.source, "compared": self.compared_ms, "at": self.mark}
+        return " ".join([text, *(f"{name}={value}" for name, value in known.items() if value)])
 
     def expects_nothing(self, source: str) -> bool:
         """Say whether a run over a source whose state has that name will most likely find nothing to correct.

@@ -234,6 +234,12 @@ class Attempt:
         return self.state if is_to_keep else ""
 
     @property
+    def compared_ms(self) -> int:
+        """When all rows were compared last, for the next run: by this run, or by one before."""
+        compares_all = self.followed is None and not self.run.hands_changes
+        return self.began_ms if compares_all else self.pinned.note.compared_ms
+
+    @property
     def is_followable(self) -> bool:
         """Whether the changes of the source alone decide what the next run corrects."""
         declaration = self.run.declaration
@@ -540,7 +546,7 @@ def publish(attempt: Attempt) -> None:
         attempt.difference.digest,
         changed=attempt.difference.counts.inserted + attempt.difference.counts.retracted,
         source=attempt.state_to_keep,
-        compared_ms=attempt.began_ms if attempt.followed is None else pinned.note.compared_ms,
+        compared_ms=attempt.compared_ms,
         mark=attempt.mark,
         keeps_file=attempt.has_nothing_to_publish and file_digests is None,
     )
