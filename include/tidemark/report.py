@@ -22,6 +22,8 @@ SUSPENDED = "suspended"  # in the details of a report: how long a collection tha
 HANDED_OVER = "handed_over"  # in the details of a report: that a program hands the rows over, which are not out of date
 SKIPPED_BECAUSE = "skipped_because"  # in the details of a report: why a collection was left out
 FALLBACK = "fallback"  # in the details of a report: why all rows were compared, and not only what has changed
+COMPARED_BECAUSE = "compared_because"  # in the details of a report: why nobody tried to follow the changes of a source
+UNNOTICED = "unnoticed"  # in the details of a report: that a source has other rows in a state of the same name
 FILES = "files"  # in the details of a report: how many files of the source were read because they came or went
 INPUT_COLUMNS = "input_columns"  # in the details of a report: the columns that each input of a query had
 

@@ -72,6 +72,7 @@ def test_a_full_run_tells_of_a_version_that_did_not_change_with_the_rows(
     assert shop.reconcile().strategy == SAME_SOURCE
     report = shop.reconcile(full=True)
     assert (report.inserted, report.retracted) == (1, 1)
+    assert report.details["compared_because"] == "`full` asks for it"
     assert "has other rows, although its state has the same name" in str(report.details["unnoticed"])
 
 

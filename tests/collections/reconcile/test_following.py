@@ -23,7 +23,7 @@ from tidemark.errors import GuardRefused
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.shard.digest_file import read_digest
 from tidemark.interval import DAY_MS
-from tidemark.report import FALLBACK, FILES, CollectionReport
+from tidemark.report import COMPARED_BECAUSE, FALLBACK, FILES, CollectionReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -243,12 +243,38 @@ def test_another_declaration_a_full_run_and_a_week_compare_all_rows(make_lake: M
     lake.names["twin"] = lake.names["copy"]
     lake.declared["verify_after"] = "8d"
     lake.insert((5, "e"))
-    assert how(lake.run("twin")) == (Method.BUCKETS, None), "asked for"
+    assert COMPARED_BECAUSE not in report.details
+    report = lake.run("twin")
+    assert how(report) == (Method.BUCKETS, None), "asked for"
+    assert report.details[COMPARED_BECAUSE] == "`full` asks for it"
     lake.insert((6, "f"))
     lake.home.clock.step(8 * DAY_MS)
-    assert how(lake.run()) == (Method.BUCKETS, None), "due"
+    report = lake.run()
+    assert how(report) == (Method.BUCKETS, None), "due"
+    last = "all rows were compared last at 1970-01-01 00:00:01.030 UTC"
+    assert report.details[COMPARED_BECAUSE] == f"`verify_after` makes it due: {last}"
     lake.insert((7, "g"))
-    assert how(lake.run()) == FOLLOWED
+    lake.home.clock.step(-DAY_MS)
+    report = lake.run()
+    assert how(report) == (Method.BUCKETS, None), "the last comparison is to come"
+    assert "the clock was set back" in str(report.details[COMPARED_BECAUSE])
+    lake.insert((8, "h"))
+    report = lake.run()
+    assert how(report) == FOLLOWED
+    assert COMPARED_BECAUSE not in report.details
+
+
+def test_it_is_told_that_nothing_is_kept_from_which_changes_could_be_followed(make_lake: MakeLake) -> None:
+    lake = make_lake()
+    set_mark(lake, "")
+    lake.insert((4, "d"))
+    report = lake.run()
+    assert how(report) == (Method.BUCKETS, None)
+    assert report.details[COMPARED_BECAUSE] == "nothing is kept from which the changes could be followed"
+    lake.declared["guards"] = {**GUARDS, "on_duplicate_key": {"first_by": "v"}}
+    lake.run()
+    lake.insert((5, "e"))
+    assert COMPARED_BECAUSE not in lake.run().details, "such a source is never followed"
 
 
 def test_comparing_all_rows_is_less_work_if_most_files_changed(

@@ -19,6 +19,7 @@ from tidemark.collections.deployment import Mode
 from tidemark.collections.digest import scan
 from tidemark.collections.digest.digest import Digest
 from tidemark.collections.digest.file_digests import FileDigest, FileDigests
+from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile.following import replaced_files
 from tidemark.collections.reconcile.following.replaced_files import FileSetChanges
 from tidemark.collections.reconcile.run import reconcile_all
@@ -31,7 +32,7 @@ from tidemark.collections.staged.flush import flush_all
 from tidemark.errors import GuardRefused
 from tidemark.iceberg.shard.digest_file import bound_file, read_digest, write_digest
 from tidemark.interval import DAY_MS
-from tidemark.report import FALLBACK, FILES, CollectionReport, Outcome
+from tidemark.report import COMPARED_BECAUSE, FALLBACK, FILES, CollectionReport, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +62,8 @@ def make_files(
         for name, some in rows.items():
             files.write(name, some)
         files.start()
-        assert files.run().strategy == Method.LOAD
+        loaded = files.run()
+        assert (loaded.strategy, loaded.details) == (Method.LOAD, {})
         return files
 
     return make
@@ -267,7 +269,9 @@ def test_files_that_are_new_at_each_run_do_not_make_a_full_run_due(
     assert not files.pinned().note.source
     assert files.pinned().note.compared_ms == compared_ms
     files.home.clock.step(7 * DAY_MS)
-    assert how(files.run()) == (Method.DIGEST, None), "due"
+    report = files.run()
+    assert how(report) == (Method.DIGEST, None)
+    assert "`verify_after` makes it due" in str(report.details[COMPARED_BECAUSE])
     assert files.pinned().note.compared_ms > compared_ms
     assert files.pinned().note.source
 
@@ -365,10 +369,18 @@ def test_a_full_run_and_a_due_one_compare_all_rows(make_files: MakeFiles) -> Non
     name, deployment = files.names["copy"], files.home.deployment
     full = reconcile_all(files.spark, deployment, [name], full=True, clock=files.home.clock).collections[name]
     assert how(full) == (Method.BUCKETS, None)
+    assert full.details[COMPARED_BECAUSE] == "`full` asks for it"
     files.write("d", [(5, "f")])
-    assert how(files.run()) == (Method.CHANGED_FILES, None)
+    report = files.run()
+    assert how(report) == (Method.CHANGED_FILES, None)
+    assert COMPARED_BECAUSE not in report.details
     files.write("d", [(5, "g")])
-    assert how(files.run(verify_after=0)) == (Method.BUCKETS, None)
+    report = files.run(verify_after=0)
+    assert how(report) == (Method.BUCKETS, None)
+    assert "`verify_after` makes it due" in str(report.details[COMPARED_BECAUSE])
+    overrides, deployment = Overrides(allow_empty=True), files.home.deployment
+    report = reconcile_all(files.spark, deployment, [name], overrides=overrides, clock=files.home.clock)
+    assert report.collections[name].details[COMPARED_BECAUSE] == "guards of this run alone ask for it"
 
 
 @pytest.mark.spark
@@ -411,7 +423,9 @@ def test_what_is_staged_is_found_in_the_changed_files_and_keeps_no_digests(make_
     flush_all(files.home.shards, deployment, [], clock=clock)
     assert files.stored() == files.wanted()
     files.write("d", [(5, "h")])
-    assert how(reconcile().collections[name]) == (Method.BUCKETS, None)
+    report = reconcile().collections[name]
+    assert how(report) == (Method.BUCKETS, None)
+    assert "nothing is kept" in str(report.details[COMPARED_BECAUSE])
     files.write("d", [(5, "i")])
     assert how(reconcile().collections[name]) == (Method.CHANGED_FILES, None)
     assert files.stored() == files.wanted()

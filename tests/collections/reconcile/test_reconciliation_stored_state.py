@@ -88,6 +88,7 @@ def test_digest_of_other_rows_is_doubted_after_two_attempts(installation: Home, 
     assert write_digest(head.table, name, older).statistics_path == bound.statistics_path
     report = installation.reconcile(home_spark, declaration)
     assert (report.outcome, report.details["attempts"]) == (Outcome.UNCHANGED, 3)
+    assert "is in doubt" in str(report.details["compared_because"])
     assert "attempts" not in installation.reconcile(home_spark, declaration).details, "the digest was made anew"
 
 

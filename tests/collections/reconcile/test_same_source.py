@@ -15,7 +15,13 @@ from tidemark.catalog.deployment.deployment import deployment_of
 from tidemark.collections.deployment import Mode
 from tidemark.collections.digest.digest import DigestNote
 from tidemark.collections.reconcile.choosing import same_source
-from tidemark.collections.reconcile.choosing.same_source import SAME_SOURCE, is_due, name_desired, reconcile_unchanged
+from tidemark.collections.reconcile.choosing.same_source import (
+    SAME_SOURCE,
+    explain_due,
+    is_due,
+    name_desired,
+    reconcile_unchanged,
+)
 from tidemark.collections.sources.formats.source import find_state
 from tidemark.collections.sources.pins import Looking
 from tidemark.collections.staged.batches import corrections_branch
@@ -271,6 +277,14 @@ def test_a_full_run_is_due_after_a_while_and_if_the_last_one_is_still_to_come(
     now_ms: int, verify_after_ms: int, *, due: bool
 ) -> None:
     assert is_due(5, verify_after_ms, now_ms=now_ms) is due
+
+
+def test_a_run_says_why_it_is_due() -> None:
+    assert explain_due(0, now_ms=5) == "when all rows were compared last is not known"
+    assert explain_due(DAY_MS, now_ms=9 * DAY_MS).startswith("`verify_after` makes it due: all rows were compared last")
+    assert explain_due(DAY_MS, now_ms=5) == (
+        "the clock was set back: all rows were compared last at 1970-01-02 00:00:00 UTC"
+    )
 
 
 def test_always_is_a_declaration(known: Home) -> None:

@@ -26,7 +26,13 @@ from tidemark.collections.deployment import Deployment
 from tidemark.collections.digest.row_layout import NEW, OLD
 from tidemark.collections.digest.scan import FILE, VALUE
 from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides, check_foreign_commits
-from tidemark.collections.reconcile.choosing.same_source import is_due, name_decisive, name_desired, vouches
+from tidemark.collections.reconcile.choosing.same_source import (
+    explain_due,
+    is_due,
+    name_decisive,
+    name_desired,
+    vouches,
+)
 from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded, Difference, Scan, kept_rows
 from tidemark.collections.reconcile.following.follow import Followable, Followed, are_worth_digests, digests_of
 from tidemark.collections.reconcile.following.handed_changes import HandedChanges
@@ -67,7 +73,16 @@ from tidemark.iceberg.shards import Shards
 from tidemark.iceberg.staging.branches import drop_staged
 from tidemark.iceberg.staging.correction_branches import stage_whole
 from tidemark.interval import Interval, Unit
-from tidemark.report import FALLBACK, FILES, INPUT_COLUMNS, CollectionReport, ErrorReport, Outcome
+from tidemark.report import (
+    COMPARED_BECAUSE,
+    FALLBACK,
+    FILES,
+    INPUT_COLUMNS,
+    UNNOTICED,
+    CollectionReport,
+    ErrorReport,
+    Outcome,
+)
 from tidemark.retry import retrying
 from tidemark.settings import Settings
 
@@ -208,6 +223,7 @@ class Attempt:
     pinned: Pinned = field(init=False)  # pin
     source: OpenedSource = field(init=False)  # open
     followed: Followed | None = None  # follow: None if all rows are compared
+    compared_because: str = ""  # follow: why all rows are compared, and nobody tried to follow the changes
     fallback: str = ""  # follow: why the changes could not be followed
     comparison: Comparison = field(init=False)  # scan
     scanned: Scan = field(init=False)  # scan
@@ -238,6 +254,16 @@ class Attempt:
         """When all rows were compared last, for the next run: by this run, or by one before."""
         compares_all = self.followed is None and not self.run.hands_changes
         return self.began_ms if compares_all else self.pinned.note.compared_ms
+
+    @property
+    def why_all_rows(self) -> str:
+        """Why the run compares all rows, whatever is known of the changes of the source; empty: it need not."""
+        run, compared_ms = self.run, self.pinned.note.compared_ms
+        if run.is_full:
+            return "guards of this run alone ask for it" if run.overrides.are_given else "`full` asks for it"
+        if is_due(compared_ms, run.declaration.verify_after_ms, now_ms=self.began_ms):
+            return explain_due(compared_ms, now_ms=self.began_ms)
+        return "" if self.trusts_digest else "what is kept of the rows is in doubt: it did not add up in this run"
 
     @property
     def is_followable(self) -> bool:
@@ -342,14 +368,16 @@ class Attempt:
     def report(self) -> CollectionReport:
         run, difference, head = self.run, self.difference, self.pinned.head
         counts, refusal = difference.counts, difference.refusal
+        could_be_spared = not head.is_empty and (self.source.followed is not None or self.source.state is not None)
         details: dict[str, object] = {
             "guard_overrides": run.overrides.to_json(),
             "foreign_commits": head.foreign and str(head.foreign),
             "foreign_updates": head.foreign_updates and str(head.foreign_updates),
             "slice": run.slice and str(run.slice),
             "superseded": self.superseded,
-            "unnoticed": self.unnoticed,
+            UNNOTICED: self.unnoticed,
             "sample": self.sample,
+            COMPARED_BECAUSE: could_be_spared and self.compared_because,
             FALLBACK: self.fallback,
             FILES: self.followed and self.followed.files,
             INPUT_COLUMNS: self.source.input_columns,
@@ -401,8 +429,8 @@ def open_declared(attempt: Attempt) -> None:
 def follow(attempt: Attempt) -> None:
     """Find the corrections by what changed in the source, or note why all rows are to be compared."""
     run, pinned, source = attempt.run, attempt.pinned, attempt.source
-    compared_ms, after_ms = pinned.note.compared_ms, run.declaration.verify_after_ms
-    if run.is_full or is_due(compared_ms, after_ms, now_ms=attempt.began_ms) or not attempt.trusts_digest:
+    attempt.compared_because = attempt.why_all_rows
+    if attempt.compared_because:
         return
     followable = Followable(
         source=source,
@@ -421,6 +449,8 @@ def follow(attempt: Attempt) -> None:
     except Exception as error:  # whatever it is: if it is of the source, the next step meets it
         log.warning("the changes of %s cannot be followed", run.shard.name, exc_info=True)
         attempt.fallback = f"the files that changed cannot be read: {first_line(error)}"
+    if attempt.followed is None and not attempt.fallback and attempt.is_followable:
+        attempt.compared_because = "nothing is kept from which the changes could be followed"
     if attempt.fallback:
         log.info("all rows of %s are compared: %s", run.shard.name, attempt.fallback)
 

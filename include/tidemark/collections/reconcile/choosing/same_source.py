@@ -31,7 +31,7 @@ from tidemark.iceberg.shard.digest_file import bound_file, is_current
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.shard import naming_drop
 from tidemark.iceberg.shards import Shards
-from tidemark.interval import Interval
+from tidemark.interval import Interval, time_text
 from tidemark.report import CollectionReport, Outcome, Report
 
 if TYPE_CHECKING:
@@ -180,6 +180,14 @@ def _is_about_to_change(head: ShardHead, deployment: Deployment, mode: Mode, nam
 def is_due(compared_ms: int, verify_after_ms: int, *, now_ms: int) -> bool:
     """Say whether all rows are to be compared, whatever names say: the last time was too long ago, or is to come."""
     return not compared_ms <= now_ms < compared_ms + verify_after_ms
+
+
+def explain_due(compared_ms: int, *, now_ms: int) -> str:
+    """Say why ``is_due`` is true, for the report."""
+    if not compared_ms:
+        return "when all rows were compared last is not known"
+    why = "`verify_after` makes it due" if compared_ms <= now_ms else "the clock was set back"
+    return f"{why}: all rows were compared last at {time_text(compared_ms)} UTC"
 
 
 def _find_name(looking: Looking, declaration: Declaration, head: ShardHead) -> str | None:
