@@ -14,6 +14,7 @@ from pyiceberg.table.update import AddSnapshotUpdate
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from tests.support.rows import SCHEMA, Row, contents, correction, local_path, updates_table
+from tidemark.collections.digest import digest
 from tidemark.collections.digest.digest import Digest, digest_from_bytes, digest_to_bytes
 from tidemark.collections.digest.row_layout import RowShape
 from tidemark.collections.reconcile.pinned_snapshot import Pinned
@@ -22,7 +23,7 @@ from tidemark.iceberg.commit.snapshot_builder import SnapshotBuilder, SnapshotCh
 from tidemark.iceberg.commit.writer import Writer
 from tidemark.iceberg.files.data_files import write_rows
 from tidemark.iceberg.files.manifests import read_data_files
-from tidemark.iceberg.shard.digest_file import bound_file
+from tidemark.iceberg.shard.digest_file import bound_file, write_digest
 from tidemark.iceberg.shard.head import MAIN
 from tidemark.iceberg.shards import Shards
 
@@ -98,30 +99,72 @@ def publish_with_digest(shard: Shard, row: Row) -> Path:
 @pytest.mark.parametrize(
     ("place", "bits"), [(0, 0xFF), (4, 0xFF), (8, 0x80), (40, 0xFF), (-60, 0xFF), (-1, 0xFF)], ids=str
 )
-def test_damaged_digest_is_none(home: Settings, place: int, bits: int) -> None:
+def test_damaged_digest_is_none_with_a_warning(
+    home: Settings, caplog: pytest.LogCaptureFixture, place: int, bits: int
+) -> None:
     shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
     path = publish_with_digest(shard, (1, "a"))
     content = bytearray(path.read_bytes())
     content[place] ^= bits
     path.write_bytes(content)
     assert pinned(shard).digest is None
+    check_warning(caplog, " damaged")
 
 
 @pytest.mark.parametrize("size", [0, 3, 4, 5, 40, -1])
-def test_truncated_digest_is_none(home: Settings, size: int) -> None:
+def test_truncated_digest_is_none_with_a_warning(home: Settings, caplog: pytest.LogCaptureFixture, size: int) -> None:
     shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
     path = publish_with_digest(shard, (1, "a"))
     path.write_bytes(path.read_bytes()[:size])
     assert pinned(shard).digest is None
+    check_warning(caplog, "is damaged")
 
 
-def test_digest_of_another_commit_is_none(home: Settings) -> None:
+def check_warning(caplog: pytest.LogCaptureFixture, reason: str) -> None:
+    (warned,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warned.startswith("the digest of collections.c ")
+    assert reason in warned
+
+
+def test_digest_of_another_commit_is_none_with_a_warning(home: Settings, caplog: pytest.LogCaptureFixture) -> None:
     shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
-    older = publish_with_digest(shard, (1, "a")).read_bytes()
+    first = publish_with_digest(shard, (1, "a"))
+    older = first.read_bytes()
     path = publish_with_digest(shard, (2, "b"))
     assert pinned(shard).digest is not None
+    assert not caplog.records
     path.write_bytes(older)
     assert pinned(shard).digest is None
+    check_warning(caplog, f"is a copy of {first.name}")
+
+
+def test_digest_that_is_gone_or_of_another_version_is_none_with_a_warning(
+    home: Settings, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
+    path = publish_with_digest(shard, (1, "a"))
+    monkeypatch.setattr(digest, "HASH_VERSION", digest.HASH_VERSION + 1)
+    assert pinned(shard).digest is None
+    check_warning(caplog, "it is of another version")
+    caplog.clear()
+    path.unlink()
+    assert pinned(shard).digest is None
+    check_warning(caplog, "is gone")
+    caplog.clear()
+    head = shard.load()
+    assert write_digest(head.table, path.stem.removeprefix("tidemark-digest-"), b"", None).statistics_path
+    path.write_bytes(path.read_bytes().replace(b"tidemark-digest-v1", b"elsewhere-sketch-1"))
+    assert pinned(shard).digest is None
+    check_warning(caplog, "is none of ours")
+
+
+def test_no_digest_was_ever_kept_and_nothing_is_said(home: Settings, caplog: pytest.LogCaptureFixture) -> None:
+    shard = Shards.connect(home).create("c", schema=SCHEMA, key=["id"])
+    Writer.join(shard, 1).publish(correction(shard.load(), insert=[(1, "a")], time=1), lower=0, new_upper=2)
+    assert pinned(shard).digest is None
+    publish_with_digest(shard, (2, "b"))
+    assert pinned(shard).file_digests is None, "of no file"
+    assert not caplog.records
 
 
 @pytest.mark.parametrize(("changed", "buckets"), [(2000, 1 << 14), (10, 1 << 13)])

@@ -32,6 +32,7 @@ from tidemark.spark.quoting import quoted
 log = logging.getLogger(__name__)
 
 UNKNOWN_SIZE_BUCKETS = 1 << 18  # for a first load; folded once the rows are counted
+_ANOTHER = "it is of another version, or of another key or other columns"
 _LEAST_ROW_BYTES = 64
 _FOOTER_BYTES, _FOOTER_COLUMN_BYTES = 1000, 200  # of a file, roughly
 
@@ -57,11 +58,15 @@ class Pinned:
         if self.head.is_empty:
             return Digest.empty(UNKNOWN_SIZE_BUCKETS)
         blob = read_digest(self.head) if self.trusts_digest else None
-        try:
-            return None if blob is None else digest_from_bytes(blob, self.shape.layout)
-        except CorruptState as error:  # a digest is only a short-cut: a damaged one must not stop the run
-            log.warning("the digest of %s is scanned anew: %s", ".".join(self.head.table.name()), error)
+        if blob is None:
             return None
+        try:
+            found, reason = digest_from_bytes(blob, self.shape.layout), _ANOTHER
+        except CorruptState as error:  # a digest is only a short-cut: a damaged one must not stop the run
+            found, reason = None, str(error)
+        if found is None:
+            log.warning("the digest of %s is scanned anew: %s", ".".join(self.head.table.name()), reason)
+        return found
 
     @cached_property
     def file_digests(self) -> FileDigests | None:
@@ -70,7 +75,7 @@ class Pinned:
         if blob is None:
             return None
         try:
-            found, reason = FileDigests.from_bytes(blob, self.shape.layout), "they are of another version, or columns"
+            found, reason = FileDigests.from_bytes(blob, self.shape.layout), _ANOTHER
         except CorruptState as error:
             found, reason = None, str(error)
         if found is None:

@@ -9,6 +9,7 @@ a file that fits, the reader scans the rows.
 from __future__ import annotations
 
 import json
+import logging
 
 import zstandard
 from pyiceberg.io import FileIO
@@ -18,8 +19,11 @@ from pyiceberg.table.statistics import StatisticsFile
 
 from tidemark.iceberg.shard.head import ShardHead
 
+log = logging.getLogger(__name__)
+
 BLOB_TYPE = "tidemark-digest-v1"
 PARTS_TYPE = "tidemark-digest-parts-v1"
+_WORDS = {BLOB_TYPE: "the digest", PARTS_TYPE: "the digests of the files"}
 _FILE = "tidemark.file"  # the name that the file was written under; older files do not say so
 
 
@@ -77,25 +81,41 @@ def is_current(head: ShardHead) -> bool:
 
 
 def read_digest(head: ShardHead, blob_type: str = BLOB_TYPE) -> bytes | None:
-    """Return the digest of ``head.contents``; None if no digest fits, or its file is gone, damaged or not ours.
+    """Return the digest of ``head.contents``; None if no digest fits, or ``read_payload`` finds it lost.
 
     With ``PARTS_TYPE`` return the digests of which that is the sum.
     """
     statistics = bound_file(head) if is_current(head) else None
-    return None if statistics is None else read_payload(head.table.io, statistics.statistics_path, blob_type)
+    if statistics is None:
+        return None
+    return read_payload(head.table.io, statistics.statistics_path, blob_type, whose=".".join(head.table.name()))
 
 
-def read_payload(io: FileIO, path: str, blob_type: str = BLOB_TYPE) -> bytes | None:
-    """Return what ``write_digest`` wrote at ``path``; None if the file is gone, damaged, not ours, or another one."""
+def read_payload(io: FileIO, path: str, blob_type: str = BLOB_TYPE, *, whose: str) -> bytes | None:
+    """Return what ``write_digest`` wrote at ``path``; None without parts, if these are asked for.
+
+    Also None, with a warning that names the collection ``whose`` digest it is, if the file is gone, damaged, not ours,
+    or another one.
+    """
+    name = _name_of(path)
     try:
         with io.new_input(path).open() as stream:
             puffin = PuffinFile(stream.read())
-        for blob in puffin.footer.blobs:
-            if blob.type == blob_type and blob.properties.get(_FILE, _name_of(path)) == _name_of(path):
-                return puffin.get_blob_payload(blob)
+        blob = next((each for each in puffin.footer.blobs if each.type == blob_type), None)
+        if blob is None and blob_type == PARTS_TYPE:
+            return None
+        if blob is None:
+            reason = "is none of ours"
+        elif (written_as := blob.properties.get(_FILE, name)) == name:
+            return puffin.get_blob_payload(blob)
+        else:
+            reason = f"is a copy of {written_as}, which another commit has left"
+    except FileNotFoundError:
+        reason = "is gone"
     # Damaged lengths lead pyiceberg beyond the end of the file, and zstandard beyond the memory.
-    except (FileNotFoundError, ValueError, LookupError, MemoryError, zstandard.ZstdError):
-        return None
+    except (ValueError, LookupError, MemoryError, zstandard.ZstdError) as error:
+        reason = f"is damaged ({type(error).__name__})"
+    log.warning("%s of %s cannot be used, and will be made anew: %s %s", _WORDS[blob_type], whose, path, reason)
     return None
 
 

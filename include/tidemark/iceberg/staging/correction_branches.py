@@ -179,7 +179,8 @@ def read_whole(head: ShardHead, branch: str) -> StagedCorrections | None:
     deletes = tuple(file for file in files if file.content != DataFileContent.DATA)
     schema = head.table.schema()
     added = tuple(file for file in data if bounds(file, schema, DIFF) == (1, 1))
-    statistics = [file for file in head.table.metadata.statistics if file.snapshot_id == snapshot.snapshot_id]
+    kept = [file for file in head.table.metadata.statistics if file.snapshot_id == snapshot.snapshot_id]
+    whose = f"what is staged for {'.'.join(head.table.name())}"
     batch = Batch(
         added=added,
         retracted=tuple(file for file in data if file not in added),
@@ -193,7 +194,7 @@ def read_whole(head: ShardHead, branch: str) -> StagedCorrections | None:
         batch=batch,
         lower=int(summary[STAGED_LOWER]),
         time=int(summary[_TIME]),
-        digest=read_payload(head.table.io, statistics[0].statistics_path) if statistics else None,
+        digest=read_payload(head.table.io, kept[0].statistics_path, whose=whose) if kept else None,
         digest_note=summary[_NOTE] or "",
     )
 
