@@ -52,6 +52,21 @@ def test_foreign_rows_of_the_change_log_are_told_though_the_contents_are_right(
     assert f"planes: written by another engine on the change log: {found}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("detail", "told"),
+    [
+        ("fallback", "planes: all rows were compared: because"),
+        ("compared_because", "planes: all rows were compared: because"),
+        ("unnoticed", "planes: because"),
+    ],
+)
+def test_why_all_rows_were_compared_and_what_that_found_is_told(
+    plan: Plan, capsys: pytest.CaptureFixture[str], detail: str, told: str
+) -> None:
+    assert plan(unchanged(details={detail: "because"})) == ExitCode.OK
+    assert told in capsys.readouterr().out.splitlines()
+
+
 def test_differences_are_something_to_correct_and_their_absence_is_not(plan: Plan) -> None:
     assert plan(corrected(inserted=1)) == ExitCode.DIFFERENCES
     assert plan(unchanged()) == ExitCode.OK

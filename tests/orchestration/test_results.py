@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
-from tidemark.orchestration.results import CHANGED, COLLECTIONS, announce_changes, published_facts, show_result
+from tidemark.orchestration.results import CHANGED, COLLECTIONS, announce_changes, published_facts, show, show_result
 from tidemark.report import CollectionReport, Outcome
 
 RANGES = {"source": [[0, 10]]}
@@ -48,6 +48,12 @@ def test_collection_that_was_skipped_is_shown_so_with_the_reason() -> None:
     with pytest.raises(AirflowSkipException, match="weather: it reads orders, which failed"):
         show_result.function(skipped)
     assert show_result.function(result("append", "skipped"), outlet_events={}) == result("append", "skipped")
+
+
+def test_a_source_that_changed_without_a_trace_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    show(result("reconcile", "corrected", unnoticed="it has other rows"))
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert warned == ["weather: it has other rows"]
 
 
 @pytest.mark.parametrize("operation", ["maintain", "replay"])

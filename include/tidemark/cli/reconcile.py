@@ -13,7 +13,7 @@ from tidemark.clock import SystemClock
 from tidemark.collections.quality.guards import Overrides
 from tidemark.entry_points import parse_interval, record
 from tidemark.exit_codes import ExitCode
-from tidemark.report import CollectionReport, Outcome, Report, join_reports
+from tidemark.report import COMPARED_BECAUSE, FALLBACK, UNNOTICED, CollectionReport, Outcome, Report, join_reports
 from tidemark.settings import Settings
 from tidemark.spark.session import spark_on_demand
 
@@ -216,7 +216,8 @@ def _print(report: Report, *, as_json: bool) -> ExitCode:
 def _print_details(name: str, collection: CollectionReport) -> None:
     """Print what other engines wrote, and sample corrections: retracted rows with -, inserted rows with +.
 
-    Also what became of a collection because of those that it reads.
+    Also what became of a collection because of those that it reads, why all rows were compared, and whether that found
+    what nothing else told of.
     """
     # A run repairs the commits of other engines even if it inserts and retracts nothing.
     for where, key in (("", "foreign_commits"), (" on the change log", "foreign_updates")):
@@ -226,6 +227,10 @@ def _print_details(name: str, collection: CollectionReport) -> None:
         print_line(f"{name}: planned with the rows that {read} will have, which this plan changes, too")
     if "superseded" in collection.details:
         print_line(f"{name}: takes the place of what was staged: {', '.join(collection.details['superseded'])}")
+    if why := collection.details.get(FALLBACK, collection.details.get(COMPARED_BECAUSE)):
+        print_line(f"{name}: all rows were compared: {why}")
+    if UNNOTICED in collection.details:
+        print_line(f"{name}: {collection.details[UNNOTICED]}")
     sample = collection.details.get("sample", {})
     lines: list[tuple[str, dict[str, Any]]] = []
     for pair in sample.get("updated", ()):

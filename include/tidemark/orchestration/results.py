@@ -17,7 +17,7 @@ from tidemark.orchestration.connections import load_settings
 from tidemark.orchestration.lineage.events import send_lineage
 from tidemark.orchestration.metrics import send_result, send_staged
 from tidemark.orchestration.retry_policy import LIGHT_RETRIES, LIGHT_RETRY_DELAY
-from tidemark.report import SKIPPED_BECAUSE
+from tidemark.report import SKIPPED_BECAUSE, UNNOTICED
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +148,8 @@ def show(result: Mapping[str, Any]) -> str:
     for field, value in result.items():
         if value and field not in {"name", "label", "outcome", "error"}:
             log.info("  %s: %s", field, value)
+    if unnoticed := result.get("details", {}).get(UNNOTICED):
+        log.warning("%s: %s", name, unnoticed)
     send_result(result)
     send_lineage(result)
     if error:

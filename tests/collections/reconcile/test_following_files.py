@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from tidemark.collections.digest import scan
 from tidemark.collections.digest.digest import Digest
 from tidemark.collections.digest.file_digests import FileDigest, FileDigests
 from tidemark.collections.quality.guards import Overrides
+from tidemark.collections.reconcile.choosing.same_source import SAME_SOURCE
 from tidemark.collections.reconcile.following import replaced_files
 from tidemark.collections.reconcile.following.replaced_files import FileSetChanges
 from tidemark.collections.reconcile.run import reconcile_all
@@ -225,10 +227,34 @@ def test_a_file_rewritten_in_place_with_its_size_and_time_is_read(make_files: Ma
     files = make_files(form="csv")
     path = files.folder / "b.csv"
     seen = path.stat()
-    path.write_text(path.read_text().replace("11", "13"))
+    path.write_bytes(path.read_bytes().replace(b"11", b"13"))
     os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
     files.rows["b"] = [(13, "x"), (12, "y")]
     check(files, files.run(), 1, 1, replaced=1)
+
+
+@pytest.mark.spark
+def test_a_full_run_tells_of_a_file_that_was_rewritten_without_a_trace(
+    make_files: MakeFiles, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = file_listing._state
+    monkeypatch.setattr(file_listing, "_state", lambda *seen: replace(state(*seen), changed_ns=1))  # one that lies
+    files = make_files(form="csv")
+    name, deployment, clock = files.names["copy"], files.home.deployment, files.home.clock
+    reconcile = partial(reconcile_all, files.spark, deployment, [name], clock=clock)
+    assert "unnoticed" not in reconcile(full=True).collections[name].details, "nothing has changed"
+    path = files.folder / "b.csv"
+    seen = path.stat()
+    path.write_bytes(path.read_bytes().replace(b"11", b"13"))
+    os.utime(path, ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    files.rows["b"] = [(13, "x"), (12, "y")]
+    assert reconcile().collections[name].strategy == SAME_SOURCE, "nobody can know"
+    report = reconcile(full=True).collections[name]
+    assert (report.inserted, report.retracted) == (1, 1)
+    told = str(report.details["unnoticed"])
+    assert "has other rows, although its state has the same name" in told
+    assert f"{name}: {told}" in caplog.messages
+    check_rows(files, report)
 
 
 @pytest.mark.spark

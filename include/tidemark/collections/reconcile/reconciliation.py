@@ -512,7 +512,7 @@ def compare(attempt: Attempt) -> None:
 
 def judge(attempt: Attempt) -> None:
     """Ask the guards, and verify that all passes read one state of the source."""
-    pinned, comparison = attempt.pinned, attempt.comparison
+    run, pinned, comparison = attempt.run, attempt.pinned, attempt.comparison
     with attempt.source.reading():
         difference = comparison.judge(attempt.difference)
         if difference.corrections is not None:
@@ -524,6 +524,8 @@ def judge(attempt: Attempt) -> None:
             whole += difference.corrections.digest(whole.bucket_count)
         difference = replace(difference, digest=whole)
     attempt.difference = difference
+    if attempt.unnoticed:
+        log.warning("%s: %s", run.shard.name, attempt.unnoticed)
 
 
 def apply_changes(attempt: Attempt) -> None:
