@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
-
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import DateType, StructField, StructType
@@ -11,12 +9,11 @@ from pyspark.sql.types import DateType, StructField, StructType
 from tidemark.collections.declarations.collection import Guards
 from tidemark.collections.digest.row_layout import RowShape
 from tidemark.collections.quality.guards import Counts
-from tidemark.collections.reconcile.comparison import Comparison, Difference
+from tidemark.collections.reconcile.comparison import Difference
 from tidemark.collections.reconcile.driver_corrections import compare_candidates
 from tidemark.collections.reconcile.strategy import Method
 
 SHAPE = RowShape(StructType([StructField("day", DateType())]))
-NO_ROWS = cast("Any", None)
 
 
 def test_a_value_that_python_cannot_show_does_not_stop_a_run_that_is_not_refused() -> None:
@@ -24,10 +21,7 @@ def test_a_value_that_python_cannot_show_does_not_stop_a_run_that_is_not_refused
     candidates = pa.table(
         {"0": infinity, **{name: pa.array([1], pa.int64()) for name in ("hash", "position", "file", "pos", "time")}}
     )
-    comparison = Comparison(
-        pinned=NO_ROWS, condition=None, desired=NO_ROWS, source_is_pinned=True, state="", guards=Guards(), scratch=""
-    )
     counts = Counts(source=9, stored=10, retracted=1, vanished=1)
     corrections = compare_candidates(candidates, SHAPE)
-    judged = comparison.judge(Difference(method=Method.BUCKETS, counts=counts, corrections=corrections))
+    judged = Difference(method=Method.BUCKETS, counts=counts, corrections=corrections).judged(Guards())
     assert judged.refusal is None

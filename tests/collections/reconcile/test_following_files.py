@@ -21,6 +21,7 @@ from tidemark.collections.digest import scan
 from tidemark.collections.digest.digest import Digest
 from tidemark.collections.digest.file_digests import FileDigest, FileDigests
 from tidemark.collections.quality.guards import Overrides
+from tidemark.collections.reconcile import reconciliation
 from tidemark.collections.reconcile.choosing.same_source import SAME_SOURCE
 from tidemark.collections.reconcile.following import replaced_files
 from tidemark.collections.reconcile.following.replaced_files import FileSetChanges
@@ -370,6 +371,7 @@ def test_digests_that_do_not_fit_are_made_anew(
     assert report.strategy == Method.BUCKETS
     warned = "the digests of" in caplog.text
     assert warned == (damage in {"bytes", "layout", "sums", "commit"})
+    assert not warned or files.names["copy"] in caplog.text
     files.write("d", [(5, "f")])
     check(files, files.run(), 1, 1, replaced=1)
 
@@ -527,3 +529,33 @@ def test_a_file_that_is_replaced_while_it_is_opened_has_moved(
     report = files.run()
     assert report.details["attempts"] == 2
     check_rows(files, report)
+
+
+@pytest.mark.spark
+def test_a_file_that_is_replaced_while_changes_are_followed_is_followed_again(
+    make_files: MakeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = make_files()
+    files.write("a", [(1, "A")])
+    opening, opened = FollowedFiles.open, []
+
+    def open_some(followed: FollowedFiles, some: Any) -> Any:
+        opened.append(1)
+        if len(opened) == 1:
+            files.write("a", [(1, "A"), (2, "B")])
+            raise EOFError("Cannot seek after EOF")
+        return opening(followed, some)
+
+    monkeypatch.setattr(FollowedFiles, "open", open_some)
+    monkeypatch.setattr(reconciliation, "wanted_rows", None)  # all rows are not compared meanwhile
+    report = files.run()
+    assert report.details["attempts"] == 2
+    check(files, report, 2, 3, replaced=1)
+
+
+@pytest.mark.spark
+def test_what_is_followed_is_not_looked_at_as_a_whole(make_files: MakeFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = make_files()
+    files.write("a", [(1, "A")])
+    monkeypatch.setattr(reconciliation, "wanted_rows", None)
+    check(files, files.run(), 1, 3, replaced=1)

@@ -184,10 +184,6 @@ class Comparison:
             return Difference(method=method, counts=scan.counts, digest=_finest(scan.source, scan.before))
         return self._compare_rows(scan, bucket_count, differing, method)
 
-    def judge(self, difference: Difference) -> Difference:
-        """Return ``difference``, with a refusal if too large a share of the rows would vanish."""
-        return difference.judged(self.guards)
-
     def _scan_finer(self, scanned: Scanned, before: Digest, finer: tuple[int, ...]) -> Scanned:
         """Hash the source in more buckets while more buckets leave fewer rows to compare; return the finest digest."""
         for bucket_count in finer:

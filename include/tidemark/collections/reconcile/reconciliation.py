@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType
 
 from tidemark.clock import Clock
-from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.declarations.collection import Declaration, Guards
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.digest.row_layout import NEW, OLD
 from tidemark.collections.digest.scan import FILE, VALUE
@@ -147,11 +147,10 @@ class Reconciliation:
         open_declared(attempt)
         if not attempt.source.pinnable:
             attempt.source = attempt.source.materialise(f"{scratch}/{self.shard.name}")
-        pinned, source, guards = attempt.pinned, attempt.source, self.overrides.apply(self.declaration.guards)
-        desired, condition = wanted_rows(attempt)
-        rows = kept_rows(desired, pinned.shape, guards).select(*pinned.shape.named_columns(NEW))
-        if condition is not None:  # no row outside of the slice is corrected
-            others = pinned.read(~F.coalesce(condition, F.lit(False)))  # noqa: FBT003 - a value of SQL
+        pinned, source, desired = attempt.pinned, attempt.source, wanted_rows(attempt)
+        rows = kept_rows(desired, pinned.shape, attempt.guards).select(*pinned.shape.named_columns(NEW))
+        if attempt.condition is not None:  # no row outside of the slice is corrected
+            others = pinned.read(~F.coalesce(attempt.condition, F.lit(False)))  # noqa: FBT003 - a value of SQL
             rows = rows.union(others.select(*pinned.shape.named_columns(OLD)))
         return replace(source, where=f"collection {self.shard.name!r}, as planned", desired=rows)
 
@@ -225,14 +224,27 @@ class Attempt:
     followed: Followed | None = None  # follow: None if all rows are compared
     compared_because: str = ""  # follow: why all rows are compared, and nobody tried to follow the changes
     fallback: str = ""  # follow: why the changes could not be followed
-    comparison: Comparison = field(init=False)  # scan
-    scanned: Scan = field(init=False)  # scan
+    comparison: Comparison = field(init=False)  # scan, unless the corrections are known from what changed
+    scanned: Scan = field(init=False)  # scan, unless the digests are known from what changed
     difference: Difference = field(init=False)  # follow or compare, and judge
     time: int = field(init=False)  # write: of the corrections, in ms since the Unix epoch
     batch: Batch | None = None  # write
     upper: Frontier = field(init=False)  # the one that was pinned; publish
     superseded: list[str] = field(default_factory=list)  # publish: branches of staged corrections of the same rows
     sample: dict[str, list[dict[str, object]]] | None = None  # sample_corrections
+
+    @property
+    def guards(self) -> Guards:
+        """The guards of this run."""
+        return self.run.overrides.apply(self.run.declaration.guards)
+
+    @property
+    def condition(self) -> Column | None:
+        """What limits the rows of both sides to the slice; None without one."""
+        run = self.run
+        if run.slice is None or run.declaration.scope is None:
+            return None
+        return in_slice(run.declaration.scope.column, run.slice, self.pinned.shape.schema)
 
     @cached_property
     def state(self) -> str:
@@ -435,7 +447,7 @@ def follow(attempt: Attempt) -> None:
     followable = Followable(
         source=source,
         lookup=RowLookup(run.spark, pinned),
-        guards=run.overrides.apply(run.declaration.guards),
+        guards=attempt.guards,
         decided_by=name_decisive(run.declaration, pinned.head),
         leaves_out_others=run.declaration.declares_columns,
         began_ms=attempt.began_ms,
@@ -447,6 +459,7 @@ def follow(attempt: Attempt) -> None:
     except TidemarkError:
         raise
     except Exception as error:  # whatever it is: if it is of the source, the next step meets it
+        attempt.check_source_stands_still()
         log.warning("the changes of %s cannot be followed", run.shard.name, exc_info=True)
         attempt.fallback = f"the files that changed cannot be read: {first_line(error)}"
     if attempt.followed is None and not attempt.fallback and attempt.is_followable:
@@ -455,8 +468,8 @@ def follow(attempt: Attempt) -> None:
         log.info("all rows of %s are compared: %s", run.shard.name, attempt.fallback)
 
 
-def wanted_rows(attempt: Attempt, files: FollowedFiles | None = None) -> tuple[DataFrame, Column | None]:
-    """Return the rows of the open source that the run is about, numbered, and the condition that limits them.
+def wanted_rows(attempt: Attempt, files: FollowedFiles | None = None) -> DataFrame:
+    """Return the rows of the open source that the run is about, numbered.
 
     With ``files`` the rows also have the columns ``FILE`` and ``VALUE``.
     """
@@ -469,33 +482,31 @@ def wanted_rows(attempt: Attempt, files: FollowedFiles | None = None) -> tuple[D
         leave_out_others=run.declaration.declares_columns,
         also=[] if files is None else [files.number.alias(FILE)],
     )
-    condition = None
-    if run.slice is not None and run.declaration.scope is not None:
-        condition = in_slice(run.declaration.scope.column, run.slice, shape.schema)
-        desired = desired.where(condition)
+    if attempt.condition is not None:
+        desired = desired.where(attempt.condition)
     if files is None:
-        return shape.number(desired, NEW), condition
-    numbered = shape.number(desired, NEW, F.col(FILE))
-    return numbered.withColumn(VALUE, RowLookup(run.spark, attempt.pinned).value), condition
+        return shape.number(desired, NEW)
+    return shape.number(desired, NEW, F.col(FILE)).withColumn(VALUE, RowLookup(run.spark, attempt.pinned).value)
 
 
 def scan(attempt: Attempt) -> None:
     """Compute the digest of the source, and look up or compute the digest of the pinned rows."""
-    run, pinned, source = attempt.run, attempt.pinned, attempt.source
+    source, followed = attempt.source, attempt.followed
+    if followed is not None and followed.difference is not None:
+        return
     with source.reading():
-        files = attempt.files_to_scan
-        desired, condition = wanted_rows(attempt, files)
+        files = attempt.files_to_scan if followed is None else None
         attempt.comparison = Comparison(
-            pinned=pinned,
-            condition=condition,
-            desired=desired,
+            pinned=attempt.pinned,
+            condition=attempt.condition,
+            desired=wanted_rows(attempt, files),
             source_is_pinned=source.pinnable,
             state=attempt.state,
-            guards=run.overrides.apply(run.declaration.guards),
+            guards=attempt.guards,
             scratch=attempt.scratch,
             files=files,
         )
-        if attempt.followed is None:
+        if followed is None:
             attempt.scanned = attempt.comparison.scan()
 
 
@@ -512,13 +523,13 @@ def compare(attempt: Attempt) -> None:
 
 def judge(attempt: Attempt) -> None:
     """Ask the guards, and verify that all passes read one state of the source."""
-    run, pinned, comparison = attempt.run, attempt.pinned, attempt.comparison
+    run, pinned, condition = attempt.run, attempt.pinned, attempt.condition
     with attempt.source.reading():
-        difference = comparison.judge(attempt.difference)
+        difference = attempt.difference.judged(attempt.guards)
         if difference.corrections is not None:
-            check_columns_occur(attempt.source, pinned, comparison.condition, difference.corrections)
+            check_columns_occur(attempt.source, pinned, condition, difference.corrections)
     attempt.check_source_stands_still()
-    if comparison.condition is not None:  # the stored digest covers all slices: add the corrections of this slice
+    if condition is not None:  # the stored digest covers all slices: add the corrections of this slice
         whole = pinned.digest
         if whole is not None and difference.corrections is not None:
             whole += difference.corrections.digest(whole.bucket_count)
@@ -539,10 +550,9 @@ def apply_changes(attempt: Attempt) -> None:
             f"corrections of {run.shard.name!r} are staged, so that it is not known yet what the changes are to change",
             hint=f"publish them: `tidemark flush {run.shard.name}`; or hand all rows over, by `reconcile_frame`",
         )
-    guards = run.overrides.apply(run.declaration.guards)
-    changes = HandedChanges(source.desired, source.where, RowLookup(run.spark, pinned), guards)
+    changes = HandedChanges(source.desired, source.where, RowLookup(run.spark, pinned), attempt.guards)
     with source.reading():
-        attempt.difference = changes.compare().judged(guards)
+        attempt.difference = changes.compare().judged(attempt.guards)
 
 
 def write(attempt: Attempt) -> None:

@@ -134,7 +134,8 @@ class FollowingFiles:
         assert before is not None  # noqa: S101 - nobody follows without one
         total, changes = self.kept.total(), self.changes
         if total.bucket_count > before.bucket_count or len(total.differing(before)):
-            log.warning("the digests of files are made anew: they do not add up to the digest of the collection")
+            what = "they do not add up to the digest of the collection"
+            log.warning("the digests of the files of %s are made anew: %s", self.lookup.pinned.shard.name, what)
             raise CannotFollow("the digests of files do not add up to that of the collection")
         most_rows = self._most_rows(before.row_count)
         with DRIVER_ROOM.taking(_BYTES_PER_ROW * most_rows):
