@@ -25,6 +25,7 @@ from tidemark.collections.reconcile import reconciliation
 from tidemark.collections.reconcile.choosing.same_source import SAME_SOURCE
 from tidemark.collections.reconcile.following import replaced_files
 from tidemark.collections.reconcile.following.replaced_files import FileSetChanges
+from tidemark.collections.reconcile.following.row_lookup import RowLookup
 from tidemark.collections.reconcile.run import reconcile_all
 from tidemark.collections.reconcile.strategy import Method
 from tidemark.collections.sources import file_listing
@@ -119,15 +120,46 @@ def test_only_changed_files_are_read(make_files: MakeFiles, key: list[str], form
 
 @pytest.mark.spark
 @KEYS
-def test_stored_rows_beyond_those_near_are_looked_up(
-    make_files: MakeFiles, monkeypatch: pytest.MonkeyPatch, key: list[str]
+@pytest.mark.parametrize(
+    ("limits", "looks"),
+    [
+        ({"MOST_NEAR": -1}, [["stored_between"], ["stored_between"]]),
+        ({"MOST_WHOLE": -1}, [["stored_hashes", "came", "stored"], ["stored_hashes", "stored"]]),
+        (
+            {"MOST_WHOLE": -1, "MOST_NEAR": -1},
+            [["stored_hashes", "stored_hashes", "came", "stored"], ["stored_hashes", "stored_hashes", "stored"]],
+        ),
+    ],
+    ids=["rows", "hashes", "what is asked for"],
+)
+def test_stored_rows_near_are_taken_whole_or_by_their_hashes_or_looked_up(
+    make_files: MakeFiles,
+    monkeypatch: pytest.MonkeyPatch,
+    key: list[str],
+    limits: dict[str, int],
+    looks: list[list[str]],
 ) -> None:
-    monkeypatch.setattr(replaced_files, "MOST_NEAR", -1)
     files = make_files(key=key)
+    for name, limit in limits.items():
+        monkeypatch.setattr(replaced_files, name, limit)
+    looked = list[str]()
+    for look in ("came", "stored", "stored_between", "stored_hashes"):
+        monkeypatch.setattr(RowLookup, look, recording(getattr(RowLookup, look), looked))
     files.write("a", [(1, "a"), (2, "B")])
     check(files, files.run(), 1, 2, replaced=1)
+    assert looked == looks[0]
+    looked.clear()
     files.remove("b")
     check(files, files.run(), 0, 2, removed=1)
+    assert looked == looks[1]
+
+
+def recording(look: Callable[..., Any], looked: list[str]) -> Callable[..., Any]:
+    def record(*arguments: Any, **named: Any) -> Any:
+        looked.append(look.__name__)
+        return look(*arguments, **named)
+
+    return record
 
 
 @pytest.mark.spark
