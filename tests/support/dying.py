@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from tidemark import fail_points
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+
+T = TypeVar("T")
 
 
 class Crash(BaseException):
@@ -63,7 +66,7 @@ def _at(point: str, act: Callable[[], object]) -> Iterator[None]:
         fail_points.os = real
 
 
-def surviving(operation: Callable[[], object], point: str | None) -> tuple[object, bool]:
+def surviving(operation: Callable[[], T], point: str | None) -> tuple[T, bool]:
     """Run to the end, again if it died on the way; also return whether it died."""
     try:
         with dying_at(point):

@@ -39,9 +39,14 @@ def is_soak() -> bool:
 
 def explore(examples: int, *, steps: int | None = None) -> settings:
     """Return the settings of a test that is worth ``examples`` of up to ``steps`` steps; the profile scales both."""
-    length = {} if steps is None else {"stateful_step_count": steps * _LENGTH_TIMES if is_soak() else steps}
+    length = {} if steps is None else {"stateful_step_count": stretch(steps)}
     number = examples * _SOAK_TIMES if is_soak() else max(3, round(examples * _CI_SHARE))
     return settings(max_examples=number, deadline=None, suppress_health_check=list(HealthCheck), **length)
+
+
+def stretch(steps: int) -> int:
+    """Return how many steps a test takes that takes ``steps`` of them in a usual run."""
+    return steps * _LENGTH_TIMES if is_soak() else steps
 
 
 def draw_seed() -> int:

@@ -14,10 +14,6 @@ import pyarrow.parquet as pq
 
 from tests.support.homes import Home
 from tests.support.twins import Twins
-from tidemark.iceberg.commit.writer import Writer
-from tidemark.iceberg.files.data_files import arrow_schema
-from tidemark.iceberg.maintenance.compaction import compact
-from tidemark.iceberg.maintenance.compaction_plan import CompactionPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,7 +25,13 @@ if TYPE_CHECKING:
     Row = tuple[int | None, str]
 
 SCHEMA = "k bigint, v string"
-_ARROW = pa.schema([("k", pa.int64()), ("v", pa.string())])
+_COLUMNS = [("k", pa.int64()), ("v", pa.string())]
+LAYOUTS = {  # the columns of files, but for CSV, whose columns are declared
+    "plain": pa.schema(_COLUMNS),
+    "narrow": pa.schema([("k", pa.int32()), ("v", pa.string())]),
+    "more": pa.schema([("w", pa.string()), *_COLUMNS]),
+    "less": pa.schema([("k", pa.int64())]),
+}
 OPTIONS: dict[str, dict[str, Any]] = {"parquet": {}, "csv": {"options": {"header": True}, "schema": SCHEMA}, "json": {}}
 
 
@@ -50,6 +52,7 @@ class FileSet(Twins):
         self.folder = folder / uuid4().hex / "all files 100%"
         self.folder.mkdir(parents=True)
         self.rows: dict[str, list[Row]] = {}
+        self.layout = "plain"
         self.home = Home(settings, folder, SCHEMA, now_ms=now_ms)
         self.name, self.more = self.folder.parent.name, declared
 
@@ -58,16 +61,23 @@ class FileSet(Twins):
         self.declare(self.name, {"format": self.form, "path": str(self.folder), **OPTIONS[self.form]}, self.more)
 
     def write(self, name: str, rows: Iterable[Row]) -> None:
-        self.rows[name] = list(rows)
+        self.rows[name] = rows = list(rows)
         path = self.folder / f"{name}.{self.form}"
+        columns = LAYOUTS[self.layout]
+        listed = [{name: {"k": key, "v": value, "w": "w"}[name] for name in columns.names} for key, value in rows]
         if self.form == "parquet":
-            listed = [{"k": key, "v": value} for key, value in self.rows[name]]
-            pq.write_table(pa.Table.from_pylist(listed, schema=_ARROW), path)
+            pq.write_table(pa.Table.from_pylist(listed, schema=columns), path)
         elif self.form == "csv":
             with path.open("w", newline="") as file:
-                csv.writer(file).writerows([("k", "v"), *self.rows[name]])
+                csv.writer(file).writerows([("k", "v"), *rows])
         else:
-            path.write_text("".join(json.dumps(dict(zip("kv", row, strict=True))) + "\n" for row in self.rows[name]))
+            path.write_text("".join(json.dumps(row) + "\n" for row in listed))
+
+    def lay_out(self, layout: str) -> None:
+        """Write all files with other columns."""
+        self.layout = layout
+        for name, rows in self.rows.items():
+            self.write(name, rows)
 
     def remove(self, name: str) -> None:
         (self.folder / f"{name}.{self.form}").unlink()
@@ -87,17 +97,3 @@ class FileSet(Twins):
             return rows
         frame = self.spark.createDataFrame([*rows.elements()], SCHEMA).where(condition)
         return Counter((row["k"], row["v"]) for row in frame.collect())
-
-    # -- what happens to the collections ----------------------------------------------------------------------------
-
-    def compact(self) -> None:
-        """Rewrite the files of both, as maintenance does."""
-        for name in self.names.values():
-            compact(Writer.join(self.home.shard(name), 1), policy=CompactionPolicy(min_small_files=2))
-
-    def append_elsewhere(self, *rows: Row) -> None:
-        """Add rows to both with another engine."""
-        for name in self.names.values():
-            table = self.home.shard(name).load().table
-            listed = [{"k": key, "v": value, "_time": 0, "_diff": 1} for key, value in rows]
-            table.append(pa.Table.from_pylist(listed, schema=arrow_schema(table)))

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql.types import LongType
 
 from tests.support.homes import Home
 from tests.support.twins import Twins
@@ -34,7 +35,8 @@ class Lake(Twins):
         version: int = 2,
         partitioned: str = "",
         is_named: bool = False,
-        schema: str = SCHEMA,
+        columns: str = SCHEMA,
+        stored: str = "",
         **declared: Any,
     ) -> None:
         self.spark, self.folder = spark, folder / uuid4().hex
@@ -50,15 +52,15 @@ class Lake(Twins):
         self.place = self.folder / "a" / "lake"
         self.is_partitioned = partitioned != ""
         self.where = {"table": f"{self.catalog}.a.lake"} if is_named else {"path": str(self.place)}
-        self.schema = schema
+        self.columns = columns
         self.create(mode=mode, version=version, partitioned=partitioned)
-        self.home = Home(settings, folder, schema.replace(" NOT NULL", ""))
+        self.home = Home(settings, folder, stored or columns.replace(" NOT NULL", ""))
         self.declare(self.folder.name, {"format": "iceberg", **self.where}, declared)
 
     def create(self, *, mode: str, version: int, partitioned: str = "") -> None:
         modes = ", ".join(f"'write.{what}.mode'='{mode}'" for what in ("delete", "update", "merge"))
         properties = f"'format-version'='{version}', {modes}"
-        self.sql(f"CREATE TABLE LAKE ({self.schema}) USING iceberg {partitioned} TBLPROPERTIES ({properties})")
+        self.sql(f"CREATE TABLE LAKE ({self.columns}) USING iceberg {partitioned} TBLPROPERTIES ({properties})")
 
     # -- what others do ----------------------------------------------------------------------------------------------
 
@@ -68,7 +70,7 @@ class Lake(Twins):
 
     def insert(self, *rows: tuple[int | None, str]) -> None:
         values = ", ".join(f"({'NULL' if k is None else k}, '{v}')" for k, v in rows)
-        self.sql(f"INSERT INTO LAKE VALUES {values}")
+        self.sql(f"INSERT INTO LAKE (k, v) VALUES {values}")
 
     def call(self, procedure: str, *arguments: str) -> None:
         listed = ", ".join(("table => 'a.lake'", *arguments))
@@ -84,7 +86,9 @@ class Lake(Twins):
     def delete_equal(self, *keys: int) -> None:
         """Write a file of equality deletes, as Flink does, and commit it through Iceberg."""
         path = self.place / "data" / f"equal-{uuid4().hex}.parquet"
-        schema = pa.schema([pa.field("k", pa.int64(), nullable=True, metadata={"PARQUET:field_id": "1"})])
+        is_long = self.spark.table(f"{self.catalog}.a.lake").schema["k"].dataType == LongType()
+        key_type = pa.int64() if is_long else pa.int32()
+        schema = pa.schema([pa.field("k", key_type, nullable=True, metadata={"PARQUET:field_id": "1"})])
         pq.write_table(pa.table({"k": list(keys)}, schema=schema), path)
         jvm: Any = self.spark._jvm
         gateway: Any = self.spark.sparkContext._gateway
@@ -106,7 +110,13 @@ class Lake(Twins):
     def set_snapshot(self, snapshot_id: int) -> None:
         self.call("set_current_snapshot", f"snapshot_id => {snapshot_id}")
 
+    def commit(self) -> None:
+        """Make a snapshot without another file: it has the columns of now."""
+        self.table().newAppend().commit()
+
     def wanted(self) -> Counter[Any]:
-        rows = self.spark.read.format("iceberg").load(str(self.place))
+        """Return the rows of the last snapshot, under the columns that the snapshot was made with."""
+        snapshot_id = self.table().currentSnapshot().snapshotId()
+        rows = self.spark.read.format("iceberg").option("versionAsOf", snapshot_id).load(str(self.place))
         condition = self.declared.get("source", {}).get("where", "true")
         return Counter((row["k"], row["v"]) for row in rows.where(condition).collect())

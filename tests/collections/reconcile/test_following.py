@@ -407,7 +407,7 @@ def test_another_file_under_the_name_of_one_that_went_is_found_out(
 
 
 def test_nested_fields_that_are_never_null_are_followed(make_lake: MakeLake) -> None:
-    lake = make_lake(schema="k bigint, s struct<a: int NOT NULL, b: string>", rows=False)
+    lake = make_lake(columns="k bigint, s struct<a: int NOT NULL, b: string>", rows=False)
     lake.sql("INSERT INTO LAKE VALUES (1, named_struct('a', 1, 'b', 'x')), (2, named_struct('a', 2, 'b', 'y'))")
     assert lake.run().inserted == 2
     for step, counts in {
@@ -422,7 +422,7 @@ def test_nested_fields_that_are_never_null_are_followed(make_lake: MakeLake) -> 
 
 
 def test_a_column_may_have_any_name(make_lake: MakeLake) -> None:
-    lake = make_lake(schema="k bigint, place string", mode="merge-on-read")
+    lake = make_lake(columns="k bigint, place string", mode="merge-on-read")
     lake.sql("DELETE FROM LAKE WHERE k = 1")
     report = lake.run()
     assert (how(report), report.retracted) == (FOLLOWED, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.exploration import explore
-from tests.support.file_sets import FileSet
+from tests.support.file_sets import SCHEMA, FileSet
+from tests.support.twins import compact_collections, die, write_elsewhere
 from tidemark.collections.reconcile.following import replaced_files
+from tidemark.collections.reconcile.strategy import Method
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-KEYS = st.integers(0, 19)
+KEYS = st.sampled_from([19, *range(19)])
+LEAST_SHARE = 0.4  # of the runs that find the changes in the files
 CONDITIONS = (None, None, "k % 3 <> 1", "v <> 'b'")
 
 
@@ -34,7 +38,7 @@ def draw_rows(files: FileSet, data: st.DataObject, *, most: int = 4) -> list[tup
     """Return rows whose keys are in no file, if there is a key."""
     is_keyed = bool(files.declared["key"])
     present = {key for rows in files.rows.values() for key, _ in rows} if is_keyed else set()
-    keys = data.draw(st.lists(KEYS, max_size=most, unique=is_keyed), label="keys")
+    keys = data.draw(st.lists(KEYS, min_size=1, max_size=most, unique=is_keyed), label="keys")
     return [(key, data.draw(st.sampled_from("abc"))) for key in keys if key not in present]
 
 
@@ -90,35 +94,51 @@ def copy_rows(files: FileSet, data: st.DataObject) -> None:
     files.write(other, [*files.rows[other], *files.rows[one][:1]])
 
 
-def write_elsewhere(files: FileSet, data: st.DataObject) -> None:
-    files.append_elsewhere((data.draw(KEYS), "foreign"))
+def change_columns(files: FileSet, data: st.DataObject) -> None:
+    layouts = ["narrow", "plain", *(["more"] if "schema" in files.declared else [])]
+    files.lay_out(data.draw(st.sampled_from(layouts), label="columns"))
 
 
-def compact(files: FileSet, data: st.DataObject) -> None:
-    files.compact()
+def lose_column(files: FileSet, data: st.DataObject) -> None:
+    """Let both collections refuse the files, and then find changes in those that came back."""
+    before = files.layout
+    files.lay_out("less")
+    files.compare("a column is gone")
+    files.lay_out(before)
 
 
 HAPPENINGS: tuple[Callable[[FileSet, st.DataObject], None], ...] = (
-    add, add, add_rows, change, change, take_rows, take_rows, rewrite, touch, remove, rename, move_rows, copy_rows,
-    write_elsewhere, compact,
+    add_rows, change, remove, die, take_rows, move_rows, rename, add, write_elsewhere, compact_collections, touch,
+    change_columns, rewrite, lose_column, copy_rows, add, change, take_rows,
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("key", [["k"], []], ids=["keyed", "multiset"])
-@explore(8)
-@given(data=st.data())
 def test_the_changed_files_tell_what_all_rows_tell(
-    home: Settings, home_spark: SparkSession, tmp_path: Path, key: list[str], data: st.DataObject
+    home: Settings, home_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: list[str]
 ) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replaced_files, "MOST_SHARE", 100.0)  # of folders that small, most of the bytes change
-        patch.setattr(replaced_files, "LEAST_SPARED", 0)
+    monkeypatch.setattr(replaced_files, "MOST_SHARE", 100.0)  # of folders that small, most of the bytes change
+    monkeypatch.setattr(replaced_files, "LEAST_SPARED", 0)
+    strategies = Counter[str]()
+
+    @explore(8)
+    @given(data=st.data())
+    def live(data: st.DataObject) -> None:
         form = data.draw(st.sampled_from(["parquet", "parquet", "csv", "json"]), label="form")
         condition = data.draw(st.sampled_from(CONDITIONS), label="where")
-        source = {} if condition is None else {"where": condition}
-        files = FileSet(home, home_spark, tmp_path, form=form, key=key, source=source)
+        declared = {
+            **({} if condition is None else {"source": {"where": condition}}),
+            **({"schema": SCHEMA} if data.draw(st.booleans(), label="declares columns") else {}),
+        }
+        for limit in ("MOST_WHOLE", "MOST_NEAR"):
+            keeps_to_it = data.draw(st.booleans(), label=limit)
+            monkeypatch.setattr(replaced_files, limit, 1 << 26 if keeps_to_it else -1)
+        files = FileSet(home, home_spark, tmp_path, form=form, key=key, **declared)
         for number in range(3):
             files.write(f"first{number}", [(key, "abc"[number]) for key in range(number * 6, number * 6 + 5)])
         files.start()
         files.compare("the beginning")
-        files.live_through(data, HAPPENINGS, rounds=5)
+        strategies.update(files.live_through(data, HAPPENINGS, rounds=6))
+
+    live()
+    assert strategies[Method.CHANGED_FILES] > strategies.total() * LEAST_SHARE, strategies
