@@ -19,6 +19,7 @@ from tidemark.clock import SystemClock
 from tidemark.collections.deployment import Mode
 from tidemark.collections.digest import scan
 from tidemark.collections.digest.digest import Digest
+from tidemark.collections.digest.driver_room import DriverRoom
 from tidemark.collections.digest.file_digests import FileDigest, FileDigests
 from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile import reconciliation
@@ -193,6 +194,51 @@ def test_files_of_more_rows_than_the_driver_takes_are_followed(
     files = make_files()
     files.write("a", [(1, "A"), (2, "b"), (3, "c")])
     check(files, files.run(), 1, 1, replaced=1)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("declared", [{"key": []}, {"key": ["k", "v"]}], ids=["multiset", "keyed"])
+def test_rows_near_that_are_many_more_than_values_spread_evenly_are_not_taken(
+    make_files: MakeFiles, monkeypatch: pytest.MonkeyPatch, declared: dict[str, Any]
+) -> None:
+    """As where most orders have a quantity of at most ten, and one in each file has a million."""
+    rows = {name: [(n % 10, f"{name}{n}") for n in range(999)] + [(10**6, name)] for name in "abc"}
+    files = make_files({**rows, "d": [(n, "small") for n in range(10)]}, **declared)
+    taken, limit = list[int](), 100
+    monkeypatch.setattr(replaced_files, "MOST_NEAR", limit)
+    monkeypatch.setattr(replaced_files, "MOST_WHOLE", limit * files.pinned().row_bytes)
+    for look in ("stored", "stored_between", "stored_hashes"):
+        monkeypatch.setattr(RowLookup, look, counting(getattr(RowLookup, look), taken))
+    files.write("d", [(n, "small" if n else "other") for n in range(10)])
+    check(files, files.run(), 1, 1, replaced=1)
+    assert max(taken) <= limit
+    files.remove("d")
+    check(files, files.run(), 0, 10, removed=1)
+    assert max(taken) <= limit
+
+
+def counting(look: Callable[..., Any], taken: list[int]) -> Callable[..., Any]:
+    def count(*arguments: Any, **named: Any) -> Any:
+        found = look(*arguments, **named)
+        taken.append(len(found))
+        return found
+
+    return count
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("limit", "near_rows"), [(10**6, 4), (3, 3)], ids=["all", "a part"])
+def test_stored_rows_near_are_counted_in_the_room_of_the_driver(
+    make_files: MakeFiles, monkeypatch: pytest.MonkeyPatch, limit: int, near_rows: int
+) -> None:
+    files = make_files({"a": [(1, "a"), (2, "b")], "b": [(3, "c")], "c": [(4, "d")]})
+    files.remove("c")
+    wanted, taking = list[int](), DriverRoom.taking
+    monkeypatch.setattr(DriverRoom, "taking", lambda room, size: wanted.append(size) or taking(room, size))
+    monkeypatch.setattr(replaced_files, "MOST_WHOLE", 0)
+    monkeypatch.setattr(replaced_files, "MOST_NEAR", limit)
+    check(files, files.run(), 0, 1, removed=1)
+    assert wanted == [near_rows * replaced_files._BYTES_PER_ROW], "and no row came"
 
 
 @pytest.mark.spark

@@ -50,7 +50,7 @@ from tidemark.collections.sources.pins import is_settled
 
 log = logging.getLogger(__name__)
 
-_BYTES_PER_ROW = 64  # of the driver's memory for each row that came
+_BYTES_PER_ROW = 64  # of the driver's memory for the hashes of each row that came, or is stored near
 MOST_KEYS = 4_000_000  # that Spark broadcasts
 MOST_NEAR = 2_000_000  # stored rows whose hashes the driver takes, for whatever question
 MOST_WHOLE = 64 << 20  # bytes of rows that the driver takes at once, changed or not
@@ -138,7 +138,7 @@ class FollowingFiles:
             log.warning("the digests of the files of %s are made anew: %s", self.lookup.pinned.shard.name, what)
             raise CannotFollow("the digests of files do not add up to that of the collection")
         most_rows = self._most_rows(before.row_count)
-        with DRIVER_ROOM.taking(_BYTES_PER_ROW * most_rows):
+        with DRIVER_ROOM.taking(_BYTES_PER_ROW * most_rows + self._most_near_bytes(before.row_count)):
             came, came_digest = self._read_came(most_rows)
             gone_digest = self.kept.total(changes.gone)
             after = total + -gone_digest + came_digest
@@ -164,6 +164,11 @@ class FollowingFiles:
         if most_rows > DRIVER_HASHES:
             raise CannotFollow("too many rows are in the files that changed")
         return most_rows
+
+    def _most_near_bytes(self, row_count: int) -> int:
+        """Return how much the stored rows near take at most, of so many in all: their hashes, or the rows."""
+        hashes, rows = _BYTES_PER_ROW * min(row_count, MOST_NEAR), self.lookup.pinned.row_bytes * row_count
+        return max(hashes, min(rows, MOST_WHOLE))
 
     def _read_came(self, most: int) -> tuple[pa.Table, Digest]:
         """Return the hashes of the rows that came, and their digest; keep the digests of their files."""
@@ -286,7 +291,8 @@ class FollowingFiles:
         rows = net.near
         if rows is None:
             share = len(buckets) / bucket_count
-            if share * self.lookup.count_between(net.gone_bounds) > DRIVER_HASHES:
+            most = int(DRIVER_HASHES / share)
+            if self.lookup.count_between(net.gone_bounds, most=most) > most:
                 raise _TooManyWent("too many stored rows may have gone")
             rows = self.lookup.stored_hashes(net.gone_bounds, buckets=buckets, bucket_count=bucket_count)
         rest = subtract(Counted.of(rows), Counted.of(stayed))
@@ -350,17 +356,15 @@ class _Net:
         """The hashes of the stored rows between the values of rows that came or went, if these are not too many."""
         if (rows := self.near_rows) is not None:
             return as_pairs(longs(rows, "position"), longs(rows, "hash"))
-        return self.lookup.stored_hashes(self.bounds) if self._near_count <= MOST_NEAR else None
+        is_near = self.lookup.count_between(self.bounds, most=MOST_NEAR) <= MOST_NEAR
+        return self.lookup.stored_hashes(self.bounds) if is_near else None
 
     @cached_property
     def near_rows(self) -> pa.Table | None:
         """The rows themselves, if these are few: reading some of them again would take longer."""
-        is_little = self._near_count * self.lookup.pinned.row_bytes <= MOST_WHOLE
-        return self.lookup.stored_between(self.bounds, expected=self._near_count) if is_little else None
-
-    @cached_property
-    def _near_count(self) -> int:
-        return self.lookup.count_between(self.bounds)
+        most = MOST_WHOLE // self.lookup.pinned.row_bytes
+        is_little = self.lookup.count_between(self.bounds, most=most) <= most
+        return self.lookup.stored_between(self.bounds) if is_little else None
 
     @property
     def bounds(self) -> tuple[int, int] | None:

@@ -107,10 +107,10 @@ class RowLookup:
         found = self._among(rows, wanted, identity=identity, position=shape.position(OLD))
         return collect(found.select(*self.columns(OLD), *shape.hashes(OLD), *PLACES), len(wanted))
 
-    def stored_between(self, bounds: tuple[int, int] | None, *, expected: int) -> pa.Table:
-        """Return the stored rows between ``bounds``, about as many as ``expected``."""
+    def stored_between(self, bounds: tuple[int, int] | None) -> pa.Table:
+        """Return the stored rows between ``bounds``; ask ``count_between`` first whether the driver can take them."""
         rows = with_short_places(self.pinned.read(self.between(bounds)))
-        return collect(rows.select(*self.columns(OLD), *self.shape.hashes(OLD), *PLACES), expected)
+        return rows.select(*self.columns(OLD), *self.shape.hashes(OLD), *PLACES).toArrow()
 
     def stored_hashes(
         self,
@@ -137,21 +137,33 @@ class RowLookup:
         found = rows.select(*shape.hashes(OLD)).toArrow()
         return as_pairs(longs(found, "position"), longs(found, "hash"))
 
-    def count_between(self, bounds: tuple[int, int] | None) -> int:
-        """Return about how many stored rows lie between ``bounds``, as far as the statistics of their files tell."""
+    def count_between(self, bounds: tuple[int, int] | None, *, most: int) -> int:
+        """Return how many stored rows lie between ``bounds``: at least so many as there are, if ``most`` or less.
+
+        Spark counts them where the statistics of the files leave open whether they are more than ``most``.
+        """
         if self._bounded is None or bounds is None:
             return self.pinned.head.row_count
-        field = self.pinned.head.table.schema().find_field(self.shape.schema.names[self._bounded])
-        kind, total = cast("PrimitiveType", field.field_type), 0.0
+        about, at_most = self._estimate_between(self._bounded, bounds)
+        if about > most:
+            return about
+        if tuple(self.shape.key_indexes) == (self._bounded,):
+            at_most = min(at_most, bounds[1] - bounds[0] + 1)
+        return at_most if at_most <= most else self.pinned.read(self.between(bounds)).count()
+
+    def _estimate_between(self, bounded: int, bounds: tuple[int, int]) -> tuple[int, int]:
+        """Return how many stored rows lie between ``bounds`` if values are spread evenly in each file, and at most."""
+        field = self.pinned.head.table.schema().find_field(self.shape.schema.names[bounded])
+        kind, about, at_most = cast("PrimitiveType", field.field_type), 0.0, 0
         for file in self.pinned.data_files.values():
             ends = [each.get(field.field_id) for each in (file.lower_bounds, file.upper_bounds)]
-            if None in ends:
-                total += file.record_count
-            else:
+            share = 1.0
+            if None not in ends:
                 low, high = (int(from_bytes(kind, end)) for end in ends if end is not None)
-                inside = max(0, min(high, bounds[1]) - max(low, bounds[0]) + 1)
-                total += inside / (high - low + 1) * file.record_count
-        return int(total)
+                share = max(0, min(high, bounds[1]) - max(low, bounds[0]) + 1) / (high - low + 1)
+            about += share * file.record_count
+            at_most += file.record_count if share else 0
+        return int(about), at_most
 
     def no_rows(self, *places: str) -> pa.Table:
         """Return no row, with the columns of the others."""
