@@ -70,7 +70,8 @@ class Lake(Twins):
 
     def insert(self, *rows: tuple[int | None, str]) -> None:
         values = ", ".join(f"({'NULL' if k is None else k}, '{v}')" for k, v in rows)
-        self.sql(f"INSERT INTO LAKE (k, v) VALUES {values}")
+        names = ", ".join(column.split()[0] for column in self.columns.split(", "))  # others may have been added since
+        self.sql(f"INSERT INTO LAKE ({names}) VALUES {values}")
 
     def call(self, procedure: str, *arguments: str) -> None:
         listed = ", ".join(("table => 'a.lake'", *arguments))
