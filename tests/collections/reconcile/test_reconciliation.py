@@ -11,6 +11,7 @@ from pyiceberg.io.pyarrow import ArrowProjectionVisitor
 from pyspark.sql import functions as F
 
 from tests.support.homes import Home
+from tidemark.collections.digest import scan as digest_scan
 from tidemark.collections.digest.row_layout import OLD, RowShape
 from tidemark.collections.digest.scan import Scanned, scan_digest
 from tidemark.collections.quality.guards import Overrides
@@ -74,7 +75,8 @@ def test_source_that_is_as_it_was_is_first_looked_at_as_a_whole(
         looks.append(bucket_count == 1)
         return scan_digest(frame, shape, prefix, bucket_count, **more)
 
-    monkeypatch.setattr(difference, "scan_digest", look)
+    for module in (difference, digest_scan):
+        monkeypatch.setattr(module, "scan_digest", look)
     for rows in ([(1, "b")], [(1, "b")], [(1, "a")]):
         installation.write_rows("c", rows)
         installation.reconcile(home_spark, declaration)
