@@ -22,7 +22,7 @@ from tidemark.collections.digest.digest import Digest
 from tidemark.collections.digest.driver_room import DriverRoom
 from tidemark.collections.digest.file_digests import FileDigest, FileDigests
 from tidemark.collections.quality.guards import Overrides
-from tidemark.collections.reconcile import reconciliation
+from tidemark.collections.reconcile import comparison, reconciliation
 from tidemark.collections.reconcile.choosing.same_source import SAME_SOURCE
 from tidemark.collections.reconcile.following import replaced_files
 from tidemark.collections.reconcile.following.replaced_files import FileSetChanges
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
+    from tidemark.collections.digest.row_layout import RowShape
     from tidemark.settings import Settings
 
     MakeFiles = Callable[..., FileSet]
@@ -184,6 +185,31 @@ def test_no_digests_are_kept_of_files_that_are_all_replaced_each_time(
     check_rows(files, report)
     files.write("a", [(1, "b")])
     check(files, files.run(), 1, 1, replaced=1)
+
+
+@pytest.mark.spark
+def test_files_that_were_all_touched_are_first_looked_at_as_a_whole(
+    make_files: MakeFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = make_files()
+    monkeypatch.setattr(replaced_files, "MOST_SHARE", 0.5)
+    bucket_counts, scan_digest = list[int](), comparison.scan_digest
+
+    def look(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, **more: Any) -> scan.Scanned:
+        bucket_counts.append(bucket_count)
+        return scan_digest(frame, shape, prefix, bucket_count, **more)
+
+    monkeypatch.setattr(comparison, "scan_digest", look)
+    for _ in range(2):
+        for name in files.rows:
+            files.touch(name)
+        assert files.run().outcome is Outcome.UNCHANGED
+    assert bucket_counts == [1, 1]
+    for name, rows in [*files.rows.items()]:
+        files.write(name, [(key, value.swapcase()) for key, value in rows])
+    assert files.run().inserted == len(files.wanted())
+    assert bucket_counts[2] == 1, "the sizes are the same"
+    assert files.stored() == files.wanted()
 
 
 @pytest.mark.spark

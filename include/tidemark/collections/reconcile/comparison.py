@@ -129,6 +129,7 @@ class Comparison:
     state: str  # the name of the state of the source; may be empty
     guards: Guards
     scratch: str  # a folder (URI) for this comparison alone, which need not exist; the caller removes the folder
+    expects_nothing: bool = False  # whether most likely no row is to be corrected
     files: FollowedFiles | None = None  # then ``desired`` has the columns ``FILE`` and ``VALUE``, too
 
     @property
@@ -145,7 +146,7 @@ class Comparison:
         if self.guards.on_duplicate_key is not None and not self.source_is_pinned:
             raise CopyNeeded  # the first pass cannot verify which rows were left out
         pinned, is_scoped = self.pinned, self.condition is not None
-        bucket_counts = pinned.bucket_counts(self.state)
+        bucket_counts = pinned.bucket_counts(self.state, expects_nothing=self.expects_nothing)
         if is_scoped:
             bucket_counts = bucket_counts[-1:]
         source = self._scan_source(bucket_counts[0])

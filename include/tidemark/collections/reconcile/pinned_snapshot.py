@@ -92,16 +92,17 @@ class Pinned:
             return 0
         return len(kept.differing(scan_digest(self.read(), self.shape, OLD, kept.bucket_count).digest))
 
-    def bucket_counts(self, source: str) -> tuple[int, ...]:
+    def bucket_counts(self, source: str, *, expects_nothing: bool) -> tuple[int, ...]:
         """Return the bucket counts for scans of the source, one after the other as long as the digests differ.
 
         ``source`` is the name of its present state, or empty. One bucket is the quickest first scan when the run
-        will most likely find nothing to correct; otherwise that scan would be in vain.
+        will most likely find nothing to correct, as the name says or the caller ``expects``; otherwise that scan would
+        be in vain.
         """
         if self.head.is_empty:
             return (UNKNOWN_SIZE_BUCKETS,)
         closer = choose_bucket_count(rows=self.head.row_count, change_rate=self.note.change_rate)
-        return (1, closer) if self.note.expects_nothing(source) else (closer,)
+        return (1, closer) if expects_nothing or self.note.expects_nothing(source) else (closer,)
 
     @property
     def missing_bucket_count(self) -> int:

@@ -34,7 +34,13 @@ from tidemark.collections.reconcile.choosing.same_source import (
     vouches,
 )
 from tidemark.collections.reconcile.comparison import Comparison, CopyNeeded, Difference, Scan, kept_rows
-from tidemark.collections.reconcile.following.follow import Followable, Followed, are_worth_digests, digests_of
+from tidemark.collections.reconcile.following.follow import (
+    Followable,
+    Followed,
+    are_worth_digests,
+    digests_of,
+    were_touched,
+)
 from tidemark.collections.reconcile.following.handed_changes import HandedChanges
 from tidemark.collections.reconcile.following.row_lookup import RowLookup
 from tidemark.collections.reconcile.pinned_snapshot import Pinned, in_slice, pin_snapshot
@@ -298,6 +304,12 @@ class Attempt:
             return None
 
     @property
+    def expects_nothing(self) -> bool:
+        """Whether all files have other times than those that were read last, and no other sizes."""
+        files = self.source.followed
+        return isinstance(files, FollowedFiles) and were_touched(files, self.pinned.file_digests)
+
+    @property
     def mark(self) -> str:
         """What the next run needs to follow the changes of an Iceberg table; empty if it cannot."""
         followed = self.source.followed
@@ -504,6 +516,7 @@ def scan(attempt: Attempt) -> None:
             state=attempt.state,
             guards=attempt.guards,
             scratch=attempt.scratch,
+            expects_nothing=attempt.expects_nothing,
             files=files,
         )
         if followed is None:

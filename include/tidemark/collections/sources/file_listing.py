@@ -32,6 +32,10 @@ class FileState:
     changed_ns: int = 0
     inode: int = 0
 
+    def has_size_of(self, state: str) -> bool:
+        """Say whether ``state``, the text of a file, is that of one with this path and this size."""
+        return state.startswith(f"FileState(uri={self.uri!r}, size_bytes={self.size_bytes}, ")
+
     @property
     def local_path(self) -> Path:
         """The path; only valid for a local file."""

@@ -119,6 +119,14 @@ def are_worth_digests(files: FollowedFiles, kept: FileDigests | None) -> bool:
     )
 
 
+def were_touched(files: FollowedFiles, kept: FileDigests | None) -> bool:
+    """Say whether all files have the paths and sizes of those that are kept, and thus most likely the same rows."""
+    listed = files.listing.files
+    if kept is None or len(listed) != len(kept.files):
+        return False
+    return all(file.uri in kept.files and file.has_size_of(kept.files[file.uri].state) for file in listed)
+
+
 def digests_of(
     files: FollowedFiles, by_file: Mapping[int, FileScan] | None, *, decided_by: str, since_ms: int
 ) -> FileDigests:
