@@ -56,7 +56,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/orchestration/lineage": 7,
     "tests/orchestration/sensors": 13,
     "tests/orchestration/tasks": 20,
-    "tests/plugins": 30,
+    "tests/plugins": 36,
     "tests/secrets": 6,
     "tests/sinks": 125,
     "tests/sinks/kafka": 90,
