@@ -131,7 +131,7 @@ def test_files_of_more_rows_than_the_driver_takes_are_read_one_after_the_other(
     monkeypatch.setattr(scan, "_scan_in_driver", noted)
     monkeypatch.setattr(scan, "DRIVER_HASHES", ROWS // 2)
     in_groups = scanned()
-    assert 3 <= len(looks) <= 6
+    assert len(looks) == 6, "two files may have more rows than half of what the driver takes"
     assert sum(map(files_read, looks)) == 6, "no file is read twice"
     assert (in_groups.digest.sums == once.digest.sums).all()
     assert in_groups.by_file is not None

@@ -90,9 +90,9 @@ def scan_files(
         return scan_digest(frame, shape, prefix, bucket_count, expected_rows=expected_rows)
     groups = [frame]
     if expected_rows > DRIVER_HASHES:
-        expected_rows = DRIVER_HASHES
         listed = _group_files(sizes, sum(sizes.values()) * DRIVER_HASHES // (_UNEVEN * expected_rows))
         groups = [frame.where(f"{FILE} IN ({', '.join(map(str, numbers))})") for numbers in listed]
+        expected_rows = DRIVER_HASHES
     scans = (
         scan_digest(group, shape, prefix, bucket_count, expected_rows=expected_rows, file_buckets=file_buckets)
         for group in groups
