@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+from tidemark.collections.sources import remote_listing
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import pytest
 
 PAGE = 2  # objects of one answer, so that a listing needs several
 
@@ -63,6 +67,16 @@ def object_store() -> Iterator[ObjectStore]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextmanager
+def reachable_store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
+    """Serve a store that the code under test finds, and knows nothing of yet."""
+    monkeypatch.setattr(remote_listing, "_silent", {})
+    with object_store() as store:
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
+        yield store
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.homes import Home
-from tests.support.object_store import ObjectStore, object_store
+from tests.support.object_store import ObjectStore, reachable_store
 from tidemark.collections.reconcile.choosing.same_source import SAME_SOURCE, reconcile_unchanged
 from tidemark.collections.reconcile.choosing.size import is_small
 from tidemark.collections.reconcile.run import reconcile_all
-from tidemark.collections.sources import remote_listing
 from tidemark.interval import DAY_MS
 from tidemark.report import Outcome
 
@@ -65,10 +64,7 @@ def bucket(
     conf.set("fs.viewfs.overload.scheme.target.file.impl", _LOCAL)
     conf.set("fs.viewfs.mounttable.lake.link./in", (tmp_path / "in").as_uri())
     conf.set("fs.s3a.impl.disable.cache", "true")
-    monkeypatch.setattr(remote_listing, "_silent", {})
-    with object_store() as store:
-        for name, value in store.environment.items():
-            monkeypatch.setenv(name, value)
+    with reachable_store(monkeypatch) as store:
         installation = Home(home, tmp_path, now_ms=NEW_YEAR_MS + 10 * DAY_MS)
         made = Bucket(installation, store, tmp_path / "in")
         made.put("day one/a.csv", "k,v\n1,one\n")

@@ -12,10 +12,9 @@ import pytest
 
 from tests.conftest import settings_in
 from tests.support.homes import Home
-from tests.support.object_store import ObjectStore, object_store
+from tests.support.object_store import ObjectStore, reachable_store
 from tidemark.collections.schema.convert import to_iceberg
 from tidemark.collections.schema.ddl import parse_columns
-from tidemark.collections.sources import remote_listing
 from tidemark.collections.sources.iceberg_state import SourceSnapshot, changes_rows, name_rows, read_size, read_state
 
 if TYPE_CHECKING:
@@ -26,10 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
-    monkeypatch.setattr(remote_listing, "_silent", {})
-    with object_store() as store:
-        for name, value in store.environment.items():
-            monkeypatch.setenv(name, value)
+    with reachable_store(monkeypatch) as store:
         yield store
 
 

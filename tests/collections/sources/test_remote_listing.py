@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.object_store import ObjectStore, object_store
+from tests.support.object_store import ObjectStore, reachable_store
 from tidemark.collections.sources import remote_listing
 from tidemark.collections.sources.remote_listing import find_remote_files, list_remote_files
 from tidemark.collections.sources.watching import look_at, name_files
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
-    monkeypatch.setattr(remote_listing, "_silent", {})
-    with object_store() as store:
-        for name, value in store.environment.items():
-            monkeypatch.setenv(name, value)
+    with reachable_store(monkeypatch) as store:
         for key in ("in/day=1/a.csv", "in/day=1/_started", "in/day=2/b.csv", "in/_temporary/c.csv", "in/d e.csv", "x"):
             store.put("lake", key)
         yield store

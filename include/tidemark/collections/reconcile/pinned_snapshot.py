@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
@@ -22,12 +24,14 @@ from tidemark.errors import CorruptState
 from tidemark.iceberg.files.manifests import read_data_files
 from tidemark.iceberg.reading.spark import FILE, POSITION, pinned
 from tidemark.iceberg.shard.column_names import TIME
-from tidemark.iceberg.shard.digest_file import PARTS_TYPE, read_digest
+from tidemark.iceberg.shard.digest_file import BLOB_TYPE, PARTS_TYPE, read_digest
 from tidemark.iceberg.shard.head import ShardHead
 from tidemark.iceberg.shard.layout import SYSTEM_COLUMNS
 from tidemark.iceberg.shard.shard import Shard
 from tidemark.interval import Interval, time_text
 from tidemark.spark.quoting import quoted
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -57,29 +61,24 @@ class Pinned:
         """The digest of the snapshot, if a usable digest is kept; an empty snapshot needs no stored digest."""
         if self.head.is_empty:
             return Digest.empty(UNKNOWN_SIZE_BUCKETS)
-        blob = read_digest(self.head) if self.trusts_digest else None
-        if blob is None:
-            return None
-        try:
-            found, reason = digest_from_bytes(blob, self.shape.layout), _ANOTHER
-        except CorruptState as error:  # a digest is only a short-cut: a damaged one must not stop the run
-            found, reason = None, str(error)
-        if found is None:
-            log.warning("the digest of %s is scanned anew: %s", ".".join(self.head.table.name()), reason)
-        return found
+        return self._kept(BLOB_TYPE, digest_from_bytes, "the digest of %s is scanned anew: %s")
 
     @cached_property
     def file_digests(self) -> FileDigests | None:
         """The digests of the files that the rows were made from, if they are kept."""
-        blob = read_digest(self.head, PARTS_TYPE) if self.trusts_digest else None
+        return self._kept(PARTS_TYPE, FileDigests.from_bytes, "the digests of the files of %s are made anew: %s")
+
+    def _kept(self, blob_type: str, parse: Callable[[bytes, str], T | None], warning: str) -> T | None:
+        """Return what is kept, if it is usable. It is only a short-cut: a damaged one must not stop the run."""
+        blob = read_digest(self.head, blob_type) if self.trusts_digest else None
         if blob is None:
             return None
         try:
-            found, reason = FileDigests.from_bytes(blob, self.shape.layout), _ANOTHER
+            found, reason = parse(blob, self.shape.layout), _ANOTHER
         except CorruptState as error:
             found, reason = None, str(error)
         if found is None:
-            log.warning("the digests of the files of %s are made anew: %s", ".".join(self.head.table.name()), reason)
+            log.warning(warning, ".".join(self.head.table.name()), reason)
         return found
 
     def scanned_digest(self) -> Digest:

@@ -239,12 +239,12 @@ class Attempt:
     superseded: list[str] = field(default_factory=list)  # publish: branches of staged corrections of the same rows
     sample: dict[str, list[dict[str, object]]] | None = None  # sample_corrections
 
-    @property
+    @cached_property
     def guards(self) -> Guards:
         """The guards of this run."""
         return self.run.overrides.apply(self.run.declaration.guards)
 
-    @property
+    @cached_property
     def condition(self) -> Column | None:
         """What limits the rows of both sides to the slice; None without one."""
         run = self.run
@@ -307,7 +307,9 @@ class Attempt:
     def expects_nothing(self) -> bool:
         """Whether all files have other times than those that were read last, and no other sizes."""
         files = self.source.followed
-        return isinstance(files, FollowedFiles) and were_touched(files, self.pinned.file_digests)
+        if not isinstance(files, FollowedFiles) or not self.is_followable:  # then nothing is kept of the files
+            return False
+        return were_touched(files, self.pinned.file_digests)
 
     @property
     def mark(self) -> str:

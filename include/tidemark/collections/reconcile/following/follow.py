@@ -114,9 +114,9 @@ def are_worth_digests(files: FollowedFiles, kept: FileDigests | None) -> bool:
 
     Whoever writes all files anew does so again, most likely, and digests of them take a fifth of a scan.
     """
-    return (
-        kept is None or not kept.files or len(FileSetChanges.between(kept, files.listing.files).gone) < len(kept.files)
-    )
+    if kept is None or not kept.files:
+        return True
+    return len(FileSetChanges.between(kept, files.listing.files).gone) < len(kept.files)
 
 
 def were_touched(files: FollowedFiles, kept: FileDigests | None) -> bool:

@@ -356,15 +356,21 @@ class _Net:
         """The hashes of the stored rows between the values of rows that came or went, if these are not too many."""
         if (rows := self.near_rows) is not None:
             return as_pairs(longs(rows, "position"), longs(rows, "hash"))
-        is_near = self.lookup.count_between(self.bounds, most=MOST_NEAR) <= MOST_NEAR
-        return self.lookup.stored_hashes(self.bounds) if is_near else None
+        return self.lookup.stored_hashes(self.bounds) if self._near_count <= MOST_NEAR else None
 
     @cached_property
     def near_rows(self) -> pa.Table | None:
         """The rows themselves, if these are few: reading some of them again would take longer."""
-        most = MOST_WHOLE // self.lookup.pinned.row_bytes
-        is_little = self.lookup.count_between(self.bounds, most=most) <= most
-        return self.lookup.stored_between(self.bounds) if is_little else None
+        return self.lookup.stored_between(self.bounds) if self._near_count <= self._most_whole else None
+
+    @cached_property
+    def _near_count(self) -> int:
+        """How many stored rows are near: at least so many as there are, unless they are too many to be taken."""
+        return self.lookup.count_between(self.bounds, most=max(MOST_NEAR, self._most_whole))
+
+    @property
+    def _most_whole(self) -> int:
+        return MOST_WHOLE // self.lookup.pinned.row_bytes
 
     @property
     def bounds(self) -> tuple[int, int] | None:
