@@ -62,6 +62,7 @@ def main() -> int:
     if run([str(PYTHON), "-m", "tidemark.spark.class_archive", str(JARS)]):
         say("It could not be made: runs start without it.")
     STAMP.write_text(wanted, encoding="utf-8")
+    say("Tidemark is set up in .venv and .jars")
     return 0
 
 

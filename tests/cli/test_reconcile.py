@@ -55,8 +55,8 @@ def test_foreign_rows_of_the_change_log_are_told_though_the_contents_are_right(
 @pytest.mark.parametrize(
     ("detail", "told"),
     [
-        ("fallback", "planes: all rows were compared: because"),
-        ("compared_because", "planes: all rows were compared: because"),
+        ("fallback", "planes: the whole source was read: because"),
+        ("compared_because", "planes: the whole source was read: because"),
         ("unnoticed", "planes: because"),
     ],
 )

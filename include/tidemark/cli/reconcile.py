@@ -228,7 +228,7 @@ def _print_details(name: str, collection: CollectionReport) -> None:
     if "superseded" in collection.details:
         print_line(f"{name}: takes the place of what was staged: {', '.join(collection.details['superseded'])}")
     if why := collection.details.get(FALLBACK, collection.details.get(COMPARED_BECAUSE)):
-        print_line(f"{name}: all rows were compared: {why}")
+        print_line(f"{name}: the whole source was read: {why}")
     if UNNOTICED in collection.details:
         print_line(f"{name}: {collection.details[UNNOTICED]}")
     sample = collection.details.get("sample", {})

@@ -19,6 +19,7 @@ from tidemark.collections.declarations.collection import (
 from tidemark.collections.declarations.files import load_declarations, order_by_inputs
 from tidemark.collections.declarations.lifecycle import Late, LifecycleRules
 from tidemark.collections.sources.formats.files import FileSource
+from tidemark.collections.sources.formats.jdbc import JdbcSource
 from tidemark.collections.sources.formats.sql import SqlSource
 from tidemark.errors import ConfigurationInvalid, InputMissing
 from tidemark.interval import Unit, fill_interval
@@ -167,6 +168,22 @@ def test_paths_are_relative_to_the_declaring_file_and_uris_are_left_alone(tmp_pa
         source = one(folder, f'kind: differential\nsource: {{format: csv, path: "{given}", schema: "a int"}}').source
         assert isinstance(source, FileSource)
         assert source.path == seen
+
+
+@pytest.mark.parametrize(
+    ("given", "seen"),
+    [
+        ("jdbc:sqlite:x.db", "jdbc:sqlite:{folder}/x.db"),
+        ("jdbc:sqlite:/x.db", "jdbc:sqlite:/x.db"),
+        ("jdbc:sqlite:file:/x.db?mode=ro", "jdbc:sqlite:file:/x.db?mode=ro"),
+        ("jdbc:postgresql:shop", "jdbc:postgresql:shop"),
+    ],
+)
+def test_the_path_of_an_sqlite_file_is_relative_to_the_declaring_file(tmp_path: Path, given: str, seen: str) -> None:
+    source = one(tmp_path, f'kind: differential\nsource: {{format: jdbc, url: "{given}", dbtable: t}}').source
+    assert isinstance(source, JdbcSource)
+    assert source.url == seen.format(folder=tmp_path)
+    assert JdbcSource.model_validate(source.model_dump()) == source
 
 
 def test_the_first_row_of_a_key_can_be_chosen(tmp_path: Path) -> None:

@@ -306,7 +306,9 @@ def test_a_key_in_two_files_is_refused_with_both_rows(make_files: MakeFiles, whe
     files.write("d" if where == "new" else "a", [*files.rows.get("a", [])[: 3 * (where == "old")], (11, "again")])
     with pytest.raises(GuardRefused, match=r"1 keys .* occur more than once") as refused:
         files.run()
-    assert sorted(map(str, refused.value.sample)) == ["{'k': 11, 'v': 'again'}", "{'k': 11, 'v': 'x'}"]
+    found = sorted((row["v"], row["k"], row["_file"]) for row in refused.value.sample)
+    paths = {name: f"file://{files.folder}/{name}.parquet" for name in "abd"}
+    assert found == [("again", 11, paths["d" if where == "new" else "a"]), ("x", 11, paths["b"])]
     files.remove("b")
     assert files.run().rows_source == files.wanted().total()
     assert files.stored() == files.wanted()

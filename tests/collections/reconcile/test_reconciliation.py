@@ -464,4 +464,5 @@ def test_samples_tell_days_beyond_the_years_of_python_as_text(
     installation.write_rows("c", [(1, "+10183-09-21"), (None, "+10183-09-21")])
     with pytest.raises(GuardRefused) as refused:
         installation.reconcile(home_spark, declaration)
-    assert refused.value.sample == [{"k": None, "v": "10183-09-21"}]
+    file = (installation.folder / "c.csv").as_uri()
+    assert refused.value.sample == [{"k": None, "v": "10183-09-21", "_file": file}]

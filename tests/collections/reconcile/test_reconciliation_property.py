@@ -22,7 +22,7 @@ from tidemark.collections.quality.guards import Overrides
 from tidemark.collections.reconcile.pinned_snapshot import pin_snapshot
 from tidemark.collections.reconcile.reconciliation import Reconciliation
 from tidemark.collections.reconcile.spark_diff import (
-    bucket_frame,
+    bucket_set,
     differing_row_hashes,
     in_buckets,
     keyed_changes,
@@ -126,7 +126,7 @@ class Collection:
         desired, stored = shape.number(self.spark.read.parquet(str(self.path)), NEW), pinned.read()
         digests = [scan_digest(frame, shape, prefix, 4096).digest for frame, prefix in ((desired, NEW), (stored, OLD))]
         differing = digests[0].differing(digests[1])
-        wanted = bucket_frame(self.spark, differing)
+        wanted = bucket_set(differing, 4096)
         near = [in_buckets(f, shape, prefix, 4096, wanted) for f, prefix in ((desired, NEW), (stored, OLD))]
         hashes = differing_row_hashes(desired, stored, shape)
         far = [with_row_hashes(f, shape, prefix, hashes) for f, prefix in ((desired, NEW), (stored, OLD))]

@@ -53,6 +53,20 @@ def test_a_connection_that_cannot_be_read_is_named_and_not_quoted(text: str) -> 
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"AIRFLOW_CONN_LAKE": "sqlite:///a.db"},
+        {"AIRFLOW_CONN_LAKE": json.dumps({"conn_type": "sqlite", "host": "data/a.db"})},
+        {"TIDEMARK_SOURCE_LAKE_URL": "jdbc:sqlite:a.db"},
+    ],
+)
+def test_a_file_of_a_connection_has_a_whole_path(variables: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationInvalid, match="from the folder that a run starts in") as caught:
+        find_login("lake", variables)
+    assert "sqlite:////FOLDER/FILE" in caught.value.hint
+
+
 def test_a_missing_connection_says_what_to_set() -> None:
     with pytest.raises(ConfigurationInvalid, match="'lake' is not set") as caught:
         find_login("lake", {})

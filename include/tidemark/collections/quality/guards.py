@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tidemark.iceberg.shard.foreign_commits import ForeignCommits
 
 SAMPLE_ROWS = 10
+SAMPLE_FILE = "_file"  # the file of a row in a sample; no column of a user
 
 Sample = list[dict[str, object]]
 

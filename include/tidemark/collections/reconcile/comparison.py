@@ -15,8 +15,10 @@ from tidemark.collections.digest.driver_room import DRIVER_ROOM
 from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
 from tidemark.collections.digest.scan import FileScan, Scanned, scan_digest, scan_files
 from tidemark.collections.quality.guards import (
+    SAMPLE_FILE,
     SAMPLE_ROWS,
     Counts,
+    Sample,
     check_corrections,
     check_duplicate_keys,
     check_not_empty,
@@ -26,7 +28,7 @@ from tidemark.collections.reconcile.driver_corrections import SmallCorrections, 
 from tidemark.collections.reconcile.pinned_snapshot import Pinned
 from tidemark.collections.reconcile.spark_corrections import LargeCorrections
 from tidemark.collections.reconcile.spark_diff import (
-    bucket_frame,
+    bucket_set,
     candidates,
     differing_row_hashes,
     duplicate_keys,
@@ -45,7 +47,7 @@ from tidemark.collections.reconcile.strategy import (
     fits_driver,
     needs_finer_look,
 )
-from tidemark.collections.sources.followed.file_set import FollowedFiles
+from tidemark.collections.sources.followed.file_set import FollowedFiles, uri_of
 from tidemark.errors import GuardRefused, SourceMoved
 from tidemark.iceberg.files.arrow_values import to_rows
 
@@ -130,7 +132,8 @@ class Comparison:
     guards: Guards
     scratch: str  # a folder (URI) for this comparison alone, which need not exist; the caller removes the folder
     expects_nothing: bool = False  # whether most likely no row is to be corrected
-    files: FollowedFiles | None = None  # then ``desired`` has the columns ``FILE`` and ``VALUE``, too
+    files: FollowedFiles | None = None  # that ``desired`` has the rows of
+    keeps_files: bool = False  # whether ``desired`` has the columns ``FILE`` and ``VALUE``, for a digest of each file
 
     @property
     def shape(self) -> RowShape:
@@ -204,7 +207,7 @@ class Comparison:
 
     def _scan_source(self, bucket_count: int) -> Scanned:
         files, expected = self.files, self.pinned.head.row_count
-        if files is None:
+        if files is None or not self.keeps_files:
             return scan_digest(self.desired, self.shape, NEW, bucket_count, expected_rows=expected)
         sizes = {number: file.size_bytes for number, file in files.by_number.items()}
         expected = expected or files.guess_rows()
@@ -212,8 +215,7 @@ class Comparison:
 
     def _check_source(self, source: Scanned, counts: Counts) -> None:
         if source.null_keys and self.guards.on_null_key is OnNullKey.REFUSE:
-            rows = self.desired.where(self.shape.has_null_key(NEW)).select(*self.shape.columns(NEW)).limit(SAMPLE_ROWS)
-            sample = to_rows(rows.toArrow().rename_columns(self.shape.schema.names))
+            sample = self._sample(self._placed(self.desired.where(self.shape.has_null_key(NEW))))
             check_null_keys(source.null_keys, key=self.shape.key, sample=sample, also=self._find_duplicates())
         check_not_empty(counts, self.guards, is_scoped=self.condition is not None)
 
@@ -233,7 +235,7 @@ class Comparison:
         if self.shape.is_keyed:
             desired = desired.where(~self.shape.has_null_key(NEW))
         if method is Method.BUCKETS:
-            wanted = bucket_frame(desired.sparkSession, differing)
+            wanted = bucket_set(differing, bucket_count)
             desired = in_buckets(desired, self.shape, NEW, bucket_count, wanted)
             stored = in_buckets(stored, self.shape, OLD, bucket_count, wanted)
         rule = self.guards.on_duplicate_key
@@ -298,6 +300,18 @@ class Comparison:
         totals = duplicates.agg(F.count(F.lit(1)).alias("keys"), F.sum("count").alias("rows")).collect()[0]
         few = F.broadcast(duplicates.limit(SAMPLE_ROWS // 2).drop("count"))
         keys = [f"{NEW}{n}" for n in self.shape.key_indexes]
-        rows = desired.join(few, on=keys, how="left_semi").sort(*keys).select(*self.shape.columns(NEW))
-        sample = to_rows(rows.limit(SAMPLE_ROWS).toArrow().rename_columns(self.shape.schema.names))
+        sample = self._sample(self._placed(desired).join(few, on=keys, how="left_semi").sort(*keys))
         check_duplicate_keys(totals["keys"], totals["rows"] or 0, key=self.shape.key, sample=sample)
+
+    def _placed(self, rows: DataFrame) -> DataFrame:
+        """Add the file to rows of the source, if these are of files: before any join, behind which Spark forgets it."""
+        return rows if self.files is None else rows.withColumn(SAMPLE_FILE, self.files.path)
+
+    def _sample(self, rows: DataFrame) -> Sample:
+        """Return some rows of ``_placed`` for a refusal."""
+        columns, names = self.shape.columns(NEW), self.shape.schema.names
+        if self.files is None:
+            return to_rows(rows.select(*columns).limit(SAMPLE_ROWS).toArrow().rename_columns(names))
+        found = rows.select(*columns, SAMPLE_FILE).limit(SAMPLE_ROWS).toArrow()
+        sample = to_rows(found.rename_columns([*names, SAMPLE_FILE]))
+        return [{**row, SAMPLE_FILE: uri_of(row[SAMPLE_FILE])} for row in sample]

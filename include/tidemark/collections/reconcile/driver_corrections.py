@@ -132,7 +132,7 @@ class SmallCorrections:
 
     def _positions(self, pinned: Pinned) -> pa.Table:
         """Return the places of the retracted rows: ``file_path`` and ``pos``."""
-        names = pinned.file_names().toArrow()
+        names = pinned.file_names()
         indexes = pc.index_in(self.old.column("file").combine_chunks(), value_set=names.column("file").combine_chunks())
         if indexes.null_count:
             raise InputsGone("a row to be retracted lies in a file that the pinned snapshot does not have")

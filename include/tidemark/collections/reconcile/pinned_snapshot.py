@@ -153,14 +153,14 @@ class Pinned:
         """The snapshot's data files by path."""
         return read_data_files(self.head.table.io, self.head.contents)
 
-    def file_names(self) -> DataFrame:
+    def file_names(self) -> pa.Table:
         """Return the data files as ``file`` (the hash of the path) and ``_file`` (the path).
 
         Raises ``CorruptState`` if two paths have one hash; rewriting the files gives them other names.
         """
         paths = pa.table({FILE: pa.array(list(self.data_files), pa.string())})
-        names = self.spark.createDataFrame(paths).select(F.xxhash64(FILE).alias("file"), FILE)
-        if len(set(names.toArrow().column("file").to_pylist())) < len(self.data_files):
+        names = self.spark.createDataFrame(paths).select(F.xxhash64(FILE).alias("file"), FILE).toArrow()
+        if len(names.column("file").unique()) < len(self.data_files):
             raise CorruptState("two data files cannot be told apart by the hash of their paths", hint="compact it")
         return names
 

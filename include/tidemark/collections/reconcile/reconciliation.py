@@ -519,7 +519,8 @@ def scan(attempt: Attempt) -> None:
             guards=attempt.guards,
             scratch=attempt.scratch,
             expects_nothing=attempt.expects_nothing,
-            files=files,
+            files=source.followed if isinstance(source.followed, FollowedFiles) else None,
+            keeps_files=files is not None,
         )
         if followed is None:
             attempt.scanned = attempt.comparison.scan()

@@ -101,7 +101,8 @@ class LargeCorrections:
         retracted = None
         if self.retracted:
             places = [F.col("file"), F.col("pos").alias(POSITION)]
-            rows = self._named(_has_old(), OLD, *places).join(F.broadcast(pinned.file_names()), on="file", how="inner")
+            names = F.broadcast(pinned.spark.createDataFrame(pinned.file_names()))
+            rows = self._named(_has_old(), OLD, *places).join(names, on="file", how="inner")
             retracted = rows.drop("file")
         return stage_corrections(
             writer.shard,

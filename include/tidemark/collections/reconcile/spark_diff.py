@@ -8,25 +8,36 @@ missing side is all NULL: ``file`` is NULL without an old side, ``inserts`` is F
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
 from tidemark.iceberg.reading.canonical import canonical
 
-
-def bucket_frame(spark: SparkSession, wanted: NDArray[np.int64]) -> DataFrame:
-    """Return ``wanted`` as the column ``bucket``; both sides share the frame, so that Spark broadcasts once."""
-    return F.broadcast(spark.createDataFrame(pa.table({"bucket": pa.array(wanted, pa.int64())})))
+_WORD_BITS = 64
 
 
-def in_buckets(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, wanted: DataFrame) -> DataFrame:
-    """Return the rows in the ``wanted`` buckets (see ``bucket_frame``) of ``bucket_count``."""
-    numbered = frame.withColumn("bucket", shape.bucket(prefix, bucket_count))
-    return numbered.join(wanted, on="bucket", how="left_semi").drop("bucket")
+def bucket_set(wanted: NDArray[np.int64], bucket_count: int) -> Column:
+    """Return the set of the ``wanted`` buckets of ``bucket_count`` as 64-bit words, one bit for each bucket.
+
+    Nothing is sent to the executors but the words, which a plan holds as a constant: no join has to be planned.
+    """
+    bits = np.zeros(max(_WORD_BITS, bucket_count), dtype=np.uint8)
+    bits[wanted] = 1
+    words = np.packbits(bits, bitorder="little").view("<i8")
+    return F.from_json(F.lit(json.dumps(words.tolist())), "array<bigint>")
+
+
+def in_buckets(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, wanted: Column) -> DataFrame:
+    """Return the rows in the ``wanted`` buckets (see ``bucket_set``) of ``bucket_count``."""
+    bucket = shape.bucket(prefix, bucket_count)
+    word = F.get(wanted, F.shiftright(bucket, 6).cast("int"))
+    bit = F.call_function("shiftright", word, bucket.bitwiseAND(F.lit(63).cast("bigint")).cast("int"))
+    return frame.where(bit.bitwiseAND(F.lit(1).cast("bigint")) == 1)
 
 
 def candidates(desired: DataFrame, stored: DataFrame, shape: RowShape) -> DataFrame:

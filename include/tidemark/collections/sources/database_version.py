@@ -20,7 +20,9 @@ from tidemark.secrets.redaction import first_line
 
 ANSWER_S = 10.0  # a query that takes longer names nothing
 _KNOWN_PARAMETERS = frozenset({"sslmode", "sslrootcert", "sslcert", "sslkey"})  # of PostgreSQL: libpq names them alike
-_AWAY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
+_AWAY = frozenset(
+    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_NOTADB}
+)
 _SQLITE_STEPS = 10_000  # between two looks at the clock
 
 Rows = list[tuple[Any, ...]]

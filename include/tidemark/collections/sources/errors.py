@@ -32,6 +32,9 @@ _MAX_CAUSES = 12
 _DATA_EXCEPTION = "22"  # the SQL standard's class for values that an operation cannot take
 _DRIVER_STATES = {"08": Unreachable, "28": ConfigurationInvalid, "3D": ConfigurationInvalid}
 _SERVER_STOPS = "57P"  # PostgreSQL shuts down, crashes, or is starting up
+_UNOPENED_SQLITE = ("CANTOPEN", "NOTADB")
+
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
 
 
 class CannotFollow(Exception):
@@ -46,7 +49,7 @@ def translating(where: str) -> Iterator[None]:
     """
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:
+    except SPARK_ERRORS as error:
         translated = translate(error, where)
         if translated is None:
             raise
@@ -64,6 +67,12 @@ def translate(error: Exception, where: str) -> TidemarkError | None:
     return _file_error(conditions, text, causes, where) or _query_error(conditions, error, text, where)
 
 
+def why_unreached(error: Exception, where: str) -> TidemarkError | None:
+    """Return the typed form of ``error`` if no database has answered; None if one has, though with an error."""
+    found = (_unreached(name, message, state, where) for name, message, state in _causes(error))
+    return next(filter(None, found), None)
+
+
 def _causes(error: Exception) -> Iterator[tuple[str, str, str]]:
     """Yield class, message and SQL state (of database drivers) of each Java exception, outermost first."""
     java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
@@ -77,12 +86,18 @@ def _causes(error: Exception) -> Iterator[tuple[str, str, str]]:
 
 
 def _driver_error(name: str, message: str, state: str, where: str) -> TidemarkError | None:
-    first = redact(message.strip().splitlines()[0]) if message.strip() else name
     if name.startswith("org.apache.iceberg") and name.endswith("NotFoundException"):
-        return SourceMoved(f"{where}: a snapshot was expired while it was read: {first}", hint="run again")
-    missing_sqlite = name.startswith("org.sqlite") and ("no such table" in message or "CANTOPEN" in message)
-    if state == "42P01" or missing_sqlite:
-        return InputMissing(f"{where}: {first}", hint="check the source's `dbtable` or `query`")
+        return SourceMoved(f"{where}: a snapshot was expired while it was read: {_first(message)}", hint="run again")
+    if state == "42P01" or (name.startswith("org.sqlite") and "no such table" in message):
+        return InputMissing(f"{where}: {_first(message)}", hint="check the source's `dbtable` or `query`")
+    return _unreached(name, message, state, where)
+
+
+def _unreached(name: str, message: str, state: str, where: str) -> TidemarkError | None:
+    first = _first(message) or name
+    if name.startswith("org.sqlite") and any(code in message for code in _UNOPENED_SQLITE):
+        hint = "check the file that the source's `url` or `connection` names, and who may read it"
+        return InputMissing(f"{where}: its database cannot be opened: {first}", hint=hint)
     family = Unreachable if state.startswith(_SERVER_STOPS) else _DRIVER_STATES.get(state[:2])
     if family is not None:
         hint = "check the source's `url` or `connection`, and that the database runs"
@@ -90,6 +105,10 @@ def _driver_error(name: str, message: str, state: str, where: str) -> TidemarkEr
     if "No suitable driver" in message or name == "java.lang.ClassNotFoundException":
         return ConfigurationInvalid(f"{where}: {first}", hint="put the driver's jar into the folder of jars")
     return None
+
+
+def _first(message: str) -> str:
+    return redact(message.strip().splitlines()[0]) if message.strip() else ""
 
 
 def _file_error(

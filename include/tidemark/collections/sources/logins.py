@@ -16,7 +16,9 @@ from tidemark.errors import ConfigurationInvalid
 from tidemark.secrets.redaction import know
 
 JDBC = "jdbc:"
+SQLITE = "jdbc:sqlite:"
 EXAMPLE_URL = "jdbc:postgresql://host:5432/database"
+_WHOLE_SQLITE = ("/", ":", "file:")  # a path, ``:memory:`` or ``:resource:``, a URI
 _JDBC_SCHEMES = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite"}
 
 
@@ -52,7 +54,17 @@ def find_login(name: str, environ: Mapping[str, str]) -> Login:
             f"the URL of the connection {name!r} does not start with {JDBC}",
             hint=f"set {own}_URL as in {EXAMPLE_URL}, without a password, which belongs into {own}_PASSWORD",
         )
+    if login.url is not None and is_relative(login.url):
+        raise ConfigurationInvalid(
+            f"the URL of the connection {name!r} names an SQLite file from the folder that a run starts in",
+            hint=f"set {own}_URL={SQLITE}/FOLDER/FILE, or {airflow}=sqlite:////FOLDER/FILE",
+        )
     return login
+
+
+def is_relative(url: str) -> bool:
+    """Say whether a URL names an SQLite file by a path that depends on the folder of the process."""
+    return url.startswith(SQLITE) and not url.removeprefix(SQLITE).startswith(_WHOLE_SQLITE)
 
 
 def _parse(text: str, variable: str) -> Login:
@@ -91,5 +103,5 @@ def _jdbc_url(database_type: str, host: str, port: int | None, database: str) ->
         return host
     scheme = _JDBC_SCHEMES[database_type]
     if scheme == "sqlite":
-        return f"jdbc:sqlite:{host or database}"
+        return f"{SQLITE}{host or database}"
     return f"jdbc:{scheme}://{host}{f':{port}' if port else ''}/{database}"

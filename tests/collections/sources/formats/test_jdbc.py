@@ -34,8 +34,10 @@ def test_a_database_is_read_as_it_is_and_is_not_pinnable(opener: Opener, databas
 def test_a_missing_table_or_database_is_missing_and_a_silent_one_unreachable(opener: Opener, database: Path) -> None:
     with pytest.raises(InputMissing, match="no such table"):
         opener({"format": "jdbc", "url": f"jdbc:sqlite:{database}", "dbtable": "u"})
-    with pytest.raises(InputMissing):
-        opener({"format": "jdbc", "url": f"jdbc:sqlite:{database}.not", "dbtable": "t"})
+    for version in (None, "SELECT count(*) FROM t"):
+        source = {"format": "jdbc", "url": f"jdbc:sqlite:{database}.not", "dbtable": "t", "version": version}
+        with pytest.raises(InputMissing, match="its database cannot be opened"):
+            opener({**source, "driver": "org.sqlite.JDBC"})
     assert not database.with_name("source.db.not").exists()
     with pytest.raises(Unreachable):
         opener({"format": "jdbc", "url": "jdbc:postgresql://127.0.0.1:1/x", "dbtable": "t"})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tidemark.collections.declarations.collection import Guards
 from tidemark.collections.digest.digest import Digest
 from tidemark.collections.digest.file_digests import FEWEST_BUCKETS, FileDigests
-from tidemark.collections.digest.scan import FileScan
+from tidemark.collections.digest.scan import DRIVER_HASHES, FileScan
 from tidemark.collections.reconcile.comparison import Difference, Scan
 from tidemark.collections.reconcile.following.iceberg_rows import FollowingIceberg
 from tidemark.collections.reconcile.following.replaced_files import (
@@ -24,7 +24,10 @@ from tidemark.collections.sources.followed.iceberg_changes import FollowedTable,
 from tidemark.collections.sources.opened_source import OpenedSource
 from tidemark.collections.sources.pins import name_state
 
-_NO_DIGESTS = "no digests of the files are kept: when they were read last, all had been replaced, or one was too large"
+_NO_DIGESTS = (
+    "no digests of the files are kept: when they were read last, all had been replaced, or one had more than "
+    f"{DRIVER_HASHES // 1_000_000} million rows"
+)
 _OTHER_DECLARATION = "the declaration, or a column of the collection, is another one"
 
 

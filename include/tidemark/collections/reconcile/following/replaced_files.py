@@ -158,8 +158,11 @@ class FollowingFiles:
     def _most_rows(self, row_count: int) -> int:
         """Return how many rows came at most. Raises ``CannotFollow`` if comparing all rows reads less."""
         whole, came = self.files.listing.size_bytes, self.changes.came_bytes
-        if came > MOST_SHARE * whole or whole - came < LEAST_SPARED:
-            raise CannotFollow("most is in files that have changed, or all is little: comparing all rows takes less")
+        if came > MOST_SHARE * whole:
+            raise CannotFollow("most is in files that have changed: comparing all rows takes less")
+        if whole - came < LEAST_SPARED:
+            stays = f"the files that stay have less than {LEAST_SPARED >> 20} MiB"
+            raise CannotFollow(f"all is little: {stays}, and comparing all rows takes less")
         most_rows = int(_UNEVEN * row_count * came / max(1, whole))
         if most_rows > DRIVER_HASHES:
             raise CannotFollow("too many rows are in the files that changed")

@@ -19,7 +19,7 @@ from pyspark.sql.types import ByteType, DateType, IntegerType, LongType, ShortTy
 from tidemark.collections.digest.row_layout import NEW, OLD, RowShape
 from tidemark.collections.digest.scan import ROW_BITS
 from tidemark.collections.reconcile.pinned_snapshot import Pinned
-from tidemark.collections.reconcile.spark_diff import bucket_frame, in_buckets, with_short_places
+from tidemark.collections.reconcile.spark_diff import bucket_set, in_buckets, with_short_places
 from tidemark.collections.sources.errors import CannotFollow
 from tidemark.spark.quoting import quoted
 
@@ -133,7 +133,7 @@ class RowLookup:
             identity = None if by_key else shape.hash(OLD)
             rows = self._among(rows, wanted, identity=identity, position=shape.position(OLD))
         if buckets is not None and len(buckets) < bucket_count:
-            rows = in_buckets(rows, shape, OLD, bucket_count, bucket_frame(self.spark, buckets))
+            rows = in_buckets(rows, shape, OLD, bucket_count, bucket_set(buckets, bucket_count))
         found = rows.select(*shape.hashes(OLD)).toArrow()
         return as_pairs(longs(found, "position"), longs(found, "hash"))
 

@@ -50,9 +50,14 @@ class FollowedFiles:
         return rows if self.condition is None else rows.where(self.condition)
 
     @property
+    def path(self) -> Column:
+        """Return the path of the file of a row, for ``uri_of``."""
+        return F.col(_PATH)
+
+    @property
     def number(self) -> Column:
         """Return the number of the file of a row, an int."""
-        return _number(F.col(_PATH), self._numbered[0])
+        return _number(self.path, self._numbered[0])
 
     @property
     def by_number(self) -> Mapping[int, FileState]:
@@ -68,7 +73,7 @@ class FollowedFiles:
         listed = {file.uri: file for file in self.listing.files}
         # Of a local file Spark's column has `file:/a`, its list `file:///a`.
         read = (_SCHEME.sub("file:/", path) for path in self.whole.inputFiles())
-        paths = {path: _SCHEME.sub("file:///", unquote(path)) for path in read}
+        paths = {path: uri_of(path) for path in read}
         if any(uri not in listed for uri in paths.values()):
             raise CannotFollow("Spark reads files that were not listed")
         frame = self.spark.createDataFrame(pa.table({"path": pa.array(paths, pa.string())}))
@@ -78,6 +83,11 @@ class FollowedFiles:
             if len(by_number) == len(paths):
                 return salt, by_number
         raise CannotFollow("the files cannot be told apart by the hashes of their paths")
+
+
+def uri_of(path: str) -> str:
+    """Return the URI of a file as it is listed, from the path that Spark gives."""
+    return _SCHEME.sub("file:///", unquote(path))
 
 
 def _number(path: Column, salt: int) -> Column:

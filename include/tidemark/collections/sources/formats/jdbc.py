@@ -10,10 +10,10 @@ from urllib.parse import unquote
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
 from tidemark.collections.sources.database_version import Rows, answer_text, ask, can_ask, failed
-from tidemark.collections.sources.formats.source import IDENTIFIER, OptionValue, SourceWithOptions
-from tidemark.collections.sources.logins import EXAMPLE_URL, JDBC, Login, find_login
+from tidemark.collections.sources.formats.source import IDENTIFIER, OptionValue, SourceWithOptions, absolute_path
+from tidemark.collections.sources.logins import EXAMPLE_URL, JDBC, SQLITE, Login, find_login, is_relative
 from tidemark.collections.sources.pins import VersionPin
-from tidemark.errors import ConfigurationInvalid, InputMissing
+from tidemark.errors import ConfigurationInvalid
 from tidemark.interval import has_interval
 from tidemark.secrets.redaction import holds_secret, is_secret_name, know
 from tidemark.settings import Settings
@@ -75,7 +75,8 @@ class JdbcSource(SourceWithOptions):
             raise ValueError("must not hold a user or a password: name a `connection` that has them")
         if not url.startswith(JDBC):
             raise ValueError(f"must start with {JDBC}, for example {EXAMPLE_URL}")
-        return url
+        is_of_file = is_strict and is_relative(url)
+        return f"{SQLITE}{absolute_path(url.removeprefix(SQLITE), info)}" if is_of_file else url
 
     @field_validator("options")
     @classmethod
@@ -140,14 +141,13 @@ class JdbcSource(SourceWithOptions):
 
     def _ask_with_spark(self, looking: Looking, where: str, query: str) -> Rows:
         assert looking.spark is not None  # noqa: S101 - the caller has looked
-        from tidemark.collections.sources.errors import translating
+        from tidemark.collections.sources.errors import SPARK_ERRORS, first_line, why_unreached
 
         options = self._options(looking.settings, where)
         try:
-            with translating(where):
-                return [*map(tuple, looking.spark.read.format("jdbc").options(**options, query=query).load().collect())]
-        except (ConfigurationInvalid, InputMissing) as error:
-            raise failed(where, query, str(error)) from error
+            return [*map(tuple, looking.spark.read.format("jdbc").options(**options, query=query).load().collect())]
+        except SPARK_ERRORS as error:
+            raise (why_unreached(error, where) or failed(where, query, first_line(error))) from error
 
     def _login(self, settings: Settings, where: str) -> tuple[str, Login]:
         """Return the URL of the database, and who logs in. Raises ``ConfigurationInvalid`` if there is no URL."""
