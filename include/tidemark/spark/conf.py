@@ -77,8 +77,8 @@ def session_conf() -> dict[str, str]:
         # Spark can remember which Python line made a column; this doubles the time per column, and the line is ours.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         "spark.sql.dataFrameQueryContext.enabled": "false",
-        # Spark keeps the texts of a thousand plans; those that hold a set of buckets have up to 1 MB.
-        "spark.sql.maxPlanStringLength": "64k",
+        # Spark keeps the texts of the last plans, of a thousand by default; one that holds a set of buckets has 1 MB.
+        "spark.sql.ui.retainedExecutions": "100",
     }
 
 
