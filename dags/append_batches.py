@@ -49,7 +49,8 @@ from tidemark.orchestration.tasks.append import LIST, WITH_SPARK, append_small_b
             None,
             type=["null", "array"],
             items={"type": "string"},
-            description="Names of the collections to append to; empty for all whose source is cut by an interval.",
+            description="The collections to append to: names, `tag:TAG`, `+NAME` (with all that it reads), `NAME+` "
+            "(with all that read it); empty for all whose source is cut by an interval.",
         ),
         "start": Param(None, type=["null", "string"], description="First instant, instead of the data interval."),
         "end": Param(None, type=["null", "string"], description="End of that interval, not included."),

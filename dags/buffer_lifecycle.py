@@ -62,7 +62,7 @@ from tidemark.orchestration.tasks.persist import LIST, WITH_SPARK, persist_small
             None,
             type=["null", "array"],
             items={"type": "string"},
-            description="Names of the collections; empty for all with event times.",
+            description="The collections: names, or `tag:TAG`; empty for all with event times.",
         ),
         "engine": Param(
             "auto", enum=["auto", "spark"], type="string", description="Spark even for what needs no JVM, or as needed."

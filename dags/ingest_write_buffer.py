@@ -63,7 +63,7 @@ from tidemark.orchestration.tasks.ingest import LIST, WITH_SPARK, ingest_small
             None,
             type=["null", "array"],
             items={"type": "string"},
-            description="Names of the collections to ingest into; empty for all that read a buffer.",
+            description="The collections to ingest into: names, or `tag:TAG`; empty for all that read a buffer.",
         ),
         "max_entries_per_run": Param(
             10_000_000,

@@ -13,7 +13,7 @@ report has it as `triggered_by`. An event has no data interval: such a run looks
 
 | you want | do |
 |---|---|
-| correct some collections now | trigger with `collections` |
+| correct some collections now | trigger with `collections`: names, `tag:reference`, `+flights`, `planes+` |
 | see what would change | trigger with `dry_run` |
 | compare all rows, whatever has changed | trigger with `full` (once a week it happens by itself: `verify_after`) |
 | let a guard pass once | trigger with `max_delete_ratio` or `allow_empty`; the report records it |
@@ -56,7 +56,8 @@ from tidemark.orchestration.triggering_events import list_events, show_event
             None,
             type=["null", "array"],
             items={"type": "string"},
-            description="Names of the collections to reconcile; empty for all that are declared.",
+            description="The collections to reconcile: names, `tag:TAG`, `+NAME` (with all that it reads), `NAME+` "
+            "(with all that read it); empty for all that are declared.",
         ),
         "dry_run": Param(default=False, type="boolean", description="Report the corrections; change nothing."),
         "full": Param(

@@ -25,7 +25,7 @@ from tidemark.catalog.opening.opening import Direction
 from tidemark.catalog.opening.protocol import WRITE_PERSIST
 from tidemark.cli.app import app, is_not_in_a_report
 from tidemark.cli.console import print_json
-from tidemark.cli.options import current_user
+from tidemark.cli.options import complete_collection, complete_object, complete_selection, current_user
 from tidemark.collections import isolation
 from tidemark.exit_codes import ExitCode
 from tidemark.iceberg.commit.batch import Batch
@@ -171,6 +171,37 @@ def publish(
             schema_id=batch.schema_id,
         )
     writer.publish(batch, lower=head.state.upper, new_upper=lower + 1, digest=digest)
+
+
+# -- completion ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("rec", "reconcile"),
+        ("reconcile ", "planes weather tag:reference"),
+        ("plan +p", "+planes"),
+        ("plan tag:", "tag:reference"),
+        ("show pl", "planes"),
+        ("pause we", "weather"),
+        ("show x", ""),
+    ],
+)
+def test_the_shell_completes_commands_names_and_tags(
+    applied: CommandLine, monkeypatch: pytest.MonkeyPatch, typed: str, offered: str
+) -> None:
+    monkeypatch.setenv("_TIDEMARK_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"tidemark {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(typed.count(" ") + 1))
+    with pytest.raises(SystemExit):
+        applied()
+    assert applied.capture.readouterr().out.split() == offered.split()
+
+
+def test_the_shell_offers_nothing_where_no_store_answers(run: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEMARK_CATALOG_URI", f"postgresql://x:y@127.0.0.1:{CLOSED_PORT}/x")
+    assert complete_selection("") == complete_collection("") == complete_object("") == []
 
 
 # -- declarations --------------------------------------------------------------------------------------------------
@@ -659,7 +690,7 @@ def test_plan_and_reconcile_report_and_exit_as_they_should(applied: CommandLine)
     assert applied("plan", "planes", "--detailed-exitcode").code == ExitCode.OK
     source.write_text(f"tailnum,seats,built\nN1,6,{BUILT}\nN2,,{BUILT}\n")
     shown = " ".join(applied("plan", "planes").stdout.split())
-    assert f"- N1 5 {BUILT} + N1 6 {BUILT}" in shown
+    assert f"~ N1 5 → 6 {BUILT}" in shown
 
 
 @pytest.mark.spark

@@ -67,6 +67,23 @@ def test_why_all_rows_were_compared_and_what_that_found_is_told(
     assert told in capsys.readouterr().out.splitlines()
 
 
+def test_examples_show_old_and_new_values_side_by_side(plan: Plan, capsys: pytest.CaptureFixture[str]) -> None:
+    row = {"k": 1, "v": 2.5, "w": float("nan"), "x": None, "y": "old"}
+    sample = {
+        "updated": [{"before": row, "after": {**row, "v": None, "y": "new"}}],
+        "retracted": [{**row, "k": 3}],
+        "inserted": [{**row, "k": 4}],
+    }
+    plan(corrected(inserted=2, retracted=2, details={"sample": sample}))
+    printed = [line.split() for line in capsys.readouterr().out.splitlines() if line]
+    assert printed[-4:] == [
+        ["k", "v", "w", "x", "y"],
+        ["~", "1", "2.5", "→", "NULL", "NaN", "NULL", "old", "→", "new"],
+        ["-", "3", "2.5", "NaN", "NULL", "old"],
+        ["+", "4", "2.5", "NaN", "NULL", "old"],
+    ]
+
+
 def test_differences_are_something_to_correct_and_their_absence_is_not(plan: Plan) -> None:
     assert plan(corrected(inserted=1)) == ExitCode.DIFFERENCES
     assert plan(unchanged()) == ExitCode.OK

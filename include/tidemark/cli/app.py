@@ -114,7 +114,6 @@ app = CommandLine(
     help="Keep tables true: collections that equal what their sources say.",
     epilog=_EPILOG,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -78,6 +78,13 @@ def red(text: str) -> Text:
     return Text(text, style="bold red")
 
 
+def change(before: object, after: object) -> object:
+    """Return a cell of a table that shows both values, if they differ."""
+    if (before is None) == (after is None) and _text(before) == _text(after):  # also NaN, which equals nothing
+        return after
+    return Text(f"{_text(before)} → {_text(after)}", style="bold yellow")
+
+
 def print_result(
     result: object, columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool, title: str | None = None
 ) -> None:
@@ -155,9 +162,13 @@ def working(text: str) -> Iterator[Status]:
 def _cell(value: object) -> str | Text:
     if isinstance(value, Text):
         return value
+    return "[dim]NULL[/]" if value is None else escape(_text(value))
+
+
+def _text(value: object) -> str:
     if value is None:
-        return "[dim]NULL[/]"
+        return "NULL"
     if isinstance(value, bool):
         return "true" if value else "false"
     text = plain(value)
-    return escape(text if isinstance(text, str) else json.dumps(text, ensure_ascii=False))
+    return text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)

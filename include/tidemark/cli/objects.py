@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tidemark.cli.console import print_json, print_line, stderr
-from tidemark.cli.options import AsJson, connect_shards, current_user, load_deployment
+from tidemark.cli.options import AsJson, complete_object, connect_shards, current_user, load_deployment
 from tidemark.clock import SystemClock
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.mode import refuse_when_read_only
@@ -20,7 +20,10 @@ from tidemark.iceberg.leases.holding import holding
 
 FAIL_POINTS = ("drop.unrecorded",)
 
-Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="Collections, ingestions and sinks.")]
+Names = Annotated[
+    list[str],
+    typer.Argument(metavar="NAME…", help="Collections, ingestions and sinks.", autocompletion=complete_object),
+]
 Why = Annotated[str, typer.Option(metavar="TEXT", help="The reason, which everybody sees who asks.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Drop without a question.")]
 

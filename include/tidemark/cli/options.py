@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark.collections.deployment import Deployment
+from tidemark.collections.deployment import Applied, Deployment
 from tidemark.entry_points import join_deployment, parse_time
-from tidemark.errors import ConfigurationInvalid
+from tidemark.errors import ConfigurationInvalid, TidemarkError
 from tidemark.iceberg.shard.state_reader import check_reachable
 from tidemark.iceberg.stores import check_stores
 from tidemark.settings import Settings
@@ -18,9 +18,41 @@ from tidemark.settings import Settings
 if TYPE_CHECKING:
     from tidemark.iceberg.shards import Shards
 
+
+def complete_selection(incomplete: str) -> list[str]:
+    """Return the words of ``select`` that begin so, for the shell; none if no store answers."""
+    applied = _read_applied()
+    tags = {f"tag:{tag}" for declaration in applied.declarations.values() for tag in declaration.tags}
+    prefix = "+" if incomplete.startswith("+") else ""
+    return [word for name in (*applied.declarations, *sorted(tags)) if (word := prefix + name).startswith(incomplete)]
+
+
+def complete_collection(incomplete: str) -> list[str]:
+    """Return the names of collections that begin so, for the shell; none if no store answers."""
+    return [name for name in _read_applied().declarations if name.startswith(incomplete)]
+
+
+def complete_object(incomplete: str) -> list[str]:
+    """Return the names of collections and sinks that begin so, for the shell; none if no store answers."""
+    applied = _read_applied()
+    return [name for name in (*applied.declarations, *applied.sinks) if name.startswith(incomplete)]
+
+
+def _read_applied() -> Applied:
+    from tidemark.catalog.deployment.deployment import deployment_of  # noqa: PLC0415 - help is shown without pyiceberg
+
+    try:
+        return deployment_of(load_settings_to_look()).registry.read()
+    except (TidemarkError, OSError):  # a person is typing: whatever is wrong is told by the command
+        return Applied()
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document for programs instead of tables.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="A declared collection.")]
-Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="Declared collections.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="A declared collection.", autocompletion=complete_collection)]
+Names = Annotated[
+    list[str], typer.Argument(metavar="NAME…", help="Declared collections.", autocompletion=complete_collection)
+]
+RULES = "`tag:TAG`, `+NAME` (with all that it reads), `NAME+` (with all that read it)"  # help of what `select` takes
 IntervalOption = Annotated[
     tuple[str, str] | None,
     typer.Option(

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidemark.cli.console import print_json, print_line, print_report, print_table, stderr, working
-from tidemark.cli.options import AsJson, IntervalOption, Name, Names, connect_shards, load_deployment
+from tidemark.cli.console import change, print_json, print_line, print_report, print_table, stderr, working
+from tidemark.cli.options import (
+    RULES,
+    AsJson,
+    IntervalOption,
+    Name,
+    Names,
+    complete_selection,
+    connect_shards,
+    load_deployment,
+)
 from tidemark.clock import SystemClock
-from tidemark.collections.quality.guards import Overrides
+from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides
 from tidemark.entry_points import parse_interval, record
 from tidemark.exit_codes import ExitCode
 from tidemark.report import COMPARED_BECAUSE, FALLBACK, UNNOTICED, CollectionReport, Outcome, Report, join_reports
@@ -22,12 +31,19 @@ if TYPE_CHECKING:
 
 DifferentialNames = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME…]", help="Declared differential collections; without any: all of them."),
+    typer.Argument(
+        metavar="[NAME…]",
+        help=f"Declared differential collections, or {RULES}; without any: all of them.",
+        autocompletion=complete_selection,
+    ),
 ]
 DetailedExitCode = Annotated[
     bool, typer.Option("--detailed-exitcode", help="Exit with 2 if there is something to correct.")
 ]
 Full = Annotated[bool, typer.Option("--full", help="Compare all rows, also where the source has not changed.")]
+SampleLimit = Annotated[
+    int, typer.Option("--limit", min=0, metavar="N", help="Show at most N updated, N retracted and N inserted rows.")
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; without it nothing is changed.")]
 RecountPartitions = Annotated[
     bool, typer.Option("--partitions", help="Have the partitions by event time counted anew, and nothing else.")
@@ -50,6 +66,7 @@ def plan(
     allow_empty: AllowEmpty = None,
     max_delete_ratio: MaxDeleteRatio = None,
     full: Full = False,
+    limit: SampleLimit = SAMPLE_ROWS,
     detailed_exitcode: DetailedExitCode = False,
     as_json: AsJson = False,
 ) -> int:
@@ -58,7 +75,7 @@ def plan(
     Without a NAME: for every differential collection that is declared.
     """
     overrides = Overrides(max_delete_ratio=max_delete_ratio, allow_empty=allow_empty)
-    report = _run(names or [], interval, overrides, dry_run=True, full=full)
+    report = _run(names or [], interval, overrides, dry_run=True, full=full, sample_rows=limit)
     code = _print(report, as_json=as_json)
     differs = any(collection.outcome is Outcome.CORRECTED for collection in report.collections.values())
     return ExitCode.DIFFERENCES if detailed_exitcode and differs and code is ExitCode.OK else code
@@ -156,7 +173,13 @@ def _recount(deployment: Deployment, name: str, *, yes: bool, as_json: bool) -> 
 
 
 def _run(
-    names: list[str], interval: tuple[str, str] | None, overrides: Overrides, *, dry_run: bool, full: bool
+    names: list[str],
+    interval: tuple[str, str] | None,
+    overrides: Overrides,
+    *,
+    dry_run: bool,
+    full: bool,
+    sample_rows: int = SAMPLE_ROWS,
 ) -> Report:
     # Errors of the call, the stores or the sources' connections are reported before Spark takes its seconds to start.
     deployment = load_deployment(writes=not dry_run)
@@ -197,7 +220,15 @@ def _run(
                 console.print(f"{name}: {report.outcome} in {report.seconds:.1f} s")
 
         report = reconcile_all(
-            spark, deployment, left, interval=wanted, dry_run=dry_run, full=full, overrides=overrides, progress=progress
+            spark,
+            deployment,
+            left,
+            interval=wanted,
+            dry_run=dry_run,
+            full=full,
+            overrides=overrides,
+            sample_rows=sample_rows,
+            progress=progress,
         )
     return join_reports(unchanged, report)
 
@@ -216,6 +247,8 @@ def _print(report: Report, *, as_json: bool) -> ExitCode:
 def _print_details(name: str, collection: CollectionReport) -> None:
     """Print what other engines wrote, and sample corrections: retracted rows with -, inserted rows with +.
 
+    Updated rows have ~, and the old and the new value where they differ.
+
     Also what became of a collection because of those that it reads, why all rows were compared, and whether that found
     what nothing else told of.
     """
@@ -232,9 +265,10 @@ def _print_details(name: str, collection: CollectionReport) -> None:
     if UNNOTICED in collection.details:
         print_line(f"{name}: {collection.details[UNNOTICED]}")
     sample = collection.details.get("sample", {})
-    lines: list[tuple[str, dict[str, Any]]] = []
-    for pair in sample.get("updated", ()):
-        lines += [("-", pair["before"]), ("+", pair["after"])]
+    lines: list[tuple[str, dict[str, object]]] = [
+        ("~", {column: change(pair["before"][column], value) for column, value in pair["after"].items()})
+        for pair in sample.get("updated", ())
+    ]
     lines += [("-", row) for row in sample.get("retracted", ())]
     lines += [("+", row) for row in sample.get("inserted", ())]
     if lines:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemark.cli.console import clear, print_error, print_json, print_line, print_table
-from tidemark.cli.options import AsJson, load_settings_to_look
+from tidemark.cli.options import AsJson, complete_object, load_settings_to_look
 from tidemark.errors import TidemarkError
 from tidemark.report import ErrorReport
 
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from tidemark.collections.system.status_table import ObjectStatus
 
 SomeNames = Annotated[
-    list[str] | None, typer.Argument(metavar="[NAME…]", help="Collections, ingestions and sinks; without any: all.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[NAME…]", help="Collections, ingestions and sinks; without any: all.", autocompletion=complete_object
+    ),
 ]
 Watch = Annotated[bool, typer.Option("--watch", help="Show the table again and again, until Ctrl-C.")]
 Every = Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="How often --watch does so.")]

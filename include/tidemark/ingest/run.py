@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import Declaration, Kind
+from tidemark.collections.declarations.selection import choose
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import run_one_by_one
-from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.errors import TidemarkError
 from tidemark.iceberg.shards import Shards
 from tidemark.ingest.buffer_log import check_buffer_source
@@ -19,24 +19,16 @@ from tidemark.ingest.preflight import check_named
 from tidemark.report import CollectionReport, Report
 
 
-def choose_ingested(deployment: Deployment, names: Sequence[str]) -> list[Declaration]:
-    """Return the named collections, or all that read a write buffer.
+def choose_ingested(deployment: Deployment, words: Sequence[str]) -> list[Declaration]:
+    """Return the collections that ``words`` select, or all that read a write buffer; rules leave out the others.
 
     Raises:
         UnknownCollection: If a name is not applied; with near matches.
-        UsageError: If a named collection does not read a buffer.
+        UsageError: If a named collection does not read a buffer, or no collection has a tag.
     """
-    registry = deployment.registry
-    if names:
-        chosen = [registry.get(name) for name in dict.fromkeys(names)]
-        for declaration in chosen:
-            check_buffer_source(declaration)
-        return chosen
-    return [
-        declaration
-        for declaration in registry.read().declarations.values()
-        if isinstance(declaration.source, BufferSource)
-    ]
+    applied = deployment.registry.read()
+    declared, renamed = applied.declarations, applied.renamed
+    return choose(declared, words, lambda each: each.reads_buffer, require=check_buffer_source, renamed=renamed)
 
 
 def ingest_all(

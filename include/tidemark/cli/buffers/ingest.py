@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidemark.cli.console import print_line, print_report, print_result, print_table, working
-from tidemark.cli.options import AsJson, Name, connect_shards, current_user, load_settings, load_settings_to_look
+from tidemark.cli.options import (
+    RULES,
+    AsJson,
+    Name,
+    complete_selection,
+    connect_shards,
+    current_user,
+    load_settings,
+    load_settings_to_look,
+)
 from tidemark.clock import SystemClock
 from tidemark.entry_points import record
 from tidemark.exit_codes import ExitCode
@@ -29,11 +38,21 @@ quarantine = typer.Typer(
 )
 
 SomeNames = Annotated[
-    list[str] | None, typer.Argument(metavar="[NAME…]", help="Collections; without any: all that read a buffer.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[NAME…]",
+        help=f"Collections, or {RULES}; without any: all that read a buffer.",
+        autocompletion=complete_selection,
+    ),
 ]
 PersistNow = Annotated[bool, typer.Option("--now", help="All rows, however young, and whatever is declared.")]
 PersistedNames = Annotated[
-    list[str] | None, typer.Argument(metavar="[NAME…]", help="Collections; without any: all with event times.")
+    list[str] | None,
+    typer.Argument(
+        metavar="[NAME…]",
+        help=f"Collections, or {RULES}; without any: all with event times.",
+        autocompletion=complete_selection,
+    ),
 ]
 MaxEntries = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="The most that a collection gets, shared by what waits where.")
@@ -75,8 +94,10 @@ def ingest(names: SomeNames = None, *, max_entries: MaxEntries = None, as_json: 
     from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
     from tidemark.storage.running import leave_to_workers  # noqa: PLC0415
 
-    deployment = replace(deployment_of(settings), asked_for=frozenset(names or []))
-    chosen, on_workers = leave_to_workers(deployment, choose_ingested(deployment, names or []), names or [])
+    words, deployment = names or [], deployment_of(settings)
+    chosen = choose_ingested(deployment, words)
+    deployment = replace(deployment, asked_for=frozenset(each.name for each in chosen if words))
+    chosen, on_workers = leave_to_workers(deployment, chosen, words)
     starting = partial(working, "Starting Spark")
     with spark_on_demand(settings, app_name="tidemark-ingest", starting=starting) as start_spark:
         engine = Engine(start_spark=start_spark, max_entries=max_entries)

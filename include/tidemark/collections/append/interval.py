@@ -18,6 +18,7 @@ from tidemark.collections.append.frame import append_source
 from tidemark.collections.append.parquet_slice import append_slice, find_small_files
 from tidemark.collections.append.ways_in import Rules
 from tidemark.collections.declarations.collection import Declaration, Kind
+from tidemark.collections.declarations.selection import choose
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import NeedsSpark, run_one_by_one
 from tidemark.collections.objects.applied import open_applied
@@ -42,16 +43,22 @@ ATTEMPTS = 3
 # -- many collections ----------------------------------------------------------------------------------------------
 
 
-def choose_appended(deployment: Deployment, names: Sequence[str]) -> list[Declaration]:
-    """Return the named collections, or all append-only collections whose source uses an interval.
+def choose_appended(deployment: Deployment, words: Sequence[str]) -> list[Declaration]:
+    """Return the collections that ``words`` select, or all append-only collections whose source uses an interval.
 
-    Raises ``UnknownCollection`` if a name is not applied; with near matches.
+    Rules leave out what has no such source.
+
+    Raises:
+        UnknownCollection: If a name is not applied; with near matches.
+        UsageError: If no collection has a tag.
     """
-    registry = deployment.registry
-    if names:
-        return [registry.get(name) for name in dict.fromkeys(names)]
-    applied = registry.read().declarations.values()
-    return [declared for declared in applied if declared.kind is Kind.APPEND_ONLY and declared.needs_interval]
+
+    def belongs(declared: Declaration) -> bool:
+        return declared.name in words or (declared.kind is Kind.APPEND_ONLY and declared.needs_interval)
+
+    # What is named is checked one by one, so that one failure leaves the others alone.
+    applied = deployment.registry.read()
+    return choose(applied.declarations, words, belongs, require=lambda _: None, renamed=applied.renamed)
 
 
 def append_small(

@@ -115,6 +115,7 @@ class Reconciliation:
     overrides: Overrides  # of guards, for this run alone
     clock: Clock
     deployment: Deployment | None = None  # None: nothing that is staged is its to publish
+    sample_rows: int = SAMPLE_ROWS  # how many corrections of each sort a plan shows
     is_full: bool = False  # whether all rows are compared, also if the changes of the source can be followed
     stages: bool = False  # whether the deployment is read-only, so that corrections are staged and not published
     handed_over: OpenedSource | None = None  # by a program, in place of the declared source
@@ -655,7 +656,7 @@ def publish(attempt: Attempt) -> None:
 def sample_corrections(attempt: Attempt) -> None:
     """Keep some of the corrections for the report of a plan."""
     if attempt.difference.corrections is not None:
-        attempt.sample = attempt.difference.corrections.samples(SAMPLE_ROWS)
+        attempt.sample = attempt.difference.corrections.samples(attempt.run.sample_rows)
 
 
 STEPS = (pin, open_declared, follow, scan, compare, judge, write, publish)

@@ -17,7 +17,7 @@ from tidemark.collections.deployment import Deployment, Mode
 from tidemark.collections.isolation import find_resting, isolate
 from tidemark.collections.mode import join_to_write, read_mode
 from tidemark.collections.objects.applied import open_applied
-from tidemark.collections.quality.guards import Overrides
+from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides
 from tidemark.collections.reconcile.choosing.choice import choose_declarations, skip_handed_over, skip_stale
 from tidemark.collections.reconcile.choosing.input_order import run_inputs_first
 from tidemark.collections.reconcile.choosing.same_source import reconcile_same
@@ -46,6 +46,7 @@ def reconcile_all(
     dry_run: bool = False,
     full: bool = False,
     overrides: Overrides | None = None,
+    sample_rows: int = SAMPLE_ROWS,
     clock: Clock | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -59,8 +60,8 @@ def reconcile_all(
     A collection whose source has not changed since it was made equal to it is not read again, unless the run is
     ``full``, or ``verify_after`` has passed.
 
-    A ``dry_run`` computes and reports the corrections, and writes nothing. A collection that reads others is compared
-    with what they will be, and its report names those that change.
+    A ``dry_run`` computes and reports the corrections, ``sample_rows`` of each sort, and writes nothing. A collection
+    that reads others is compared with what they will be, and its report names those that change.
 
     ``progress`` is called from several threads: at the start of a collection with None, at the end with the report.
 
@@ -96,6 +97,7 @@ def reconcile_all(
             overrides=overrides,
             clock=clock,
             deployment=deployment,
+            sample_rows=sample_rows,
             is_full=full,
             stages=writer is not None and mode is Mode.READ_ONLY,
             planned_inputs={name: planned[name] for name in changing},

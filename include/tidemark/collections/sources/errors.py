@@ -32,6 +32,7 @@ _MAX_CAUSES = 12
 _DATA_EXCEPTION = "22"  # the SQL standard's class for values that an operation cannot take
 _DRIVER_STATES = {"08": Unreachable, "28": ConfigurationInvalid, "3D": ConfigurationInvalid}
 _SERVER_STOPS = "57P"  # PostgreSQL shuts down, crashes, or is starting up
+_UNPARSED_SQLITE = ("Error parsing date", "Error parsing time")
 _UNOPENED_SQLITE = ("CANTOPEN", "NOTADB")
 
 SPARK_ERRORS = (PySparkException, Py4JJavaError)
@@ -90,6 +91,9 @@ def _driver_error(name: str, message: str, state: str, where: str) -> TidemarkEr
         return SourceMoved(f"{where}: a snapshot was expired while it was read: {_first(message)}", hint="run again")
     if state == "42P01" or (name.startswith("org.sqlite") and "no such table" in message):
         return InputMissing(f"{where}: {_first(message)}", hint="check the source's `dbtable` or `query`")
+    if message.startswith(_UNPARSED_SQLITE):
+        hint = "declare `options: {date_string_format: yyyy-MM-dd}`, or `{customSchema: 'COLUMN string'}`"
+        return Refused(f"{where}: SQLite: {_first(message)}, which is text of another form", hint=hint)
     return _unreached(name, message, state, where)
 
 

@@ -19,6 +19,7 @@ from pyiceberg.table.snapshots import Snapshot as TableSnapshot
 
 from tidemark.clock import Clock
 from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.declarations.selection import choose
 from tidemark.collections.deployment import Deployment
 from tidemark.collections.isolation import NeedsSpark, run_one_by_one
 from tidemark.collections.mode import lead_to_write
@@ -82,18 +83,17 @@ class Engine:
     small_rows: int = SMALL_ROWS  # this process writes up to so many, Spark writes more
 
 
-def choose_persisted(deployment: Deployment, names: Sequence[str]) -> list[Declaration]:
-    """Return the named collections, or all whose rows have event times.
+def choose_persisted(deployment: Deployment, words: Sequence[str]) -> list[Declaration]:
+    """Return the collections that ``words`` select, or all whose rows have event times; rules leave out the others.
 
     Raises:
         UnknownCollection: If a name is not applied; with near matches.
-        UsageError: If a named collection declares no event times.
+        UsageError: If a named collection declares no event times, or no collection has a tag.
     """
-    declared = deployment.registry
-    chosen = [declared.get(name) for name in dict.fromkeys(names)]
-    for declaration in chosen:
-        PartitionRules.required(declaration)
-    return chosen or [each for each in declared.read().declarations.values() if each.event_time is not None]
+    applied = deployment.registry.read()
+    declared, renamed = applied.declarations, applied.renamed
+    has_times, require = (lambda each: each.event_time is not None), PartitionRules.required
+    return choose(declared, words, has_times, require=require, renamed=renamed)
 
 
 def persist_all(

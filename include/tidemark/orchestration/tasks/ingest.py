@@ -43,13 +43,12 @@ def ingest_small(params: Mapping[str, Any] | None = None, ti: Any = None) -> lis
         from tidemark.ingest.run import choose_ingested, ingest_all  # noqa: PLC0415
         from tidemark.storage.running import leave_to_workers  # noqa: PLC0415
 
-        named = params.get("collections") or []  # by a person, who triggers the DAG
-        deployment = replace(
-            deployment_of(with_source_connections(settings)),
-            asked_for=frozenset(named),
-            time_limits=(AirflowTaskTimeout,),
-        )
-        chosen, on_workers = leave_to_workers(deployment, choose_ingested(deployment, named), named)
+        words = params.get("collections") or []  # of a person, who triggers the DAG
+        deployment = deployment_of(with_source_connections(settings))
+        chosen = choose_ingested(deployment, words)
+        asked_for = frozenset(each.name for each in chosen if words)
+        deployment = replace(deployment, asked_for=asked_for, time_limits=(AirflowTaskTimeout,))
+        chosen, on_workers = leave_to_workers(deployment, chosen, words)
         engine = Engine(
             max_entries=params.get("max_entries_per_run"),
             small_entries=0 if params.get("engine") == "spark" else SMALL_ENTRIES,

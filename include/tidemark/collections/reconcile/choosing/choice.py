@@ -5,35 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tidemark.collections.declarations.collection import Declaration, Kind, OnStaleInput
+from tidemark.collections.declarations.selection import choose
 from tidemark.collections.isolation import skipped
-from tidemark.collections.sources.formats.buffer import BufferSource
 from tidemark.collections.sources.formats.frame import BY_A_PROGRAM
-from tidemark.errors import UnknownCollection, UsageError
+from tidemark.errors import UsageError
 from tidemark.report import HANDED_OVER, SKIPPED_BECAUSE, CollectionReport, Outcome
 
 
-def choose_declarations(declared: Mapping[str, Declaration], names: Sequence[str]) -> dict[str, Declaration]:
-    """Return the declarations by name, in the order of ``names``; without names all differential ones.
+def choose_declarations(declared: Mapping[str, Declaration], words: Sequence[str]) -> dict[str, Declaration]:
+    """Return the declarations that ``words`` select, by name; without words all differential ones.
+
+    Rules leave out append-only collections.
 
     Raises:
         UnknownCollection: If a name is not declared.
-        UsageError: If a named collection is append-only.
+        UsageError: If a named collection is append-only, or no differential one is selected.
     """
-    if not names:
-        return {name: found for name, found in sorted(declared.items()) if found.kind is Kind.DIFFERENTIAL}
-    chosen = {}
-    for name in names:
-        if name not in declared:
-            raise UnknownCollection.named(name, declared)
-        if declared[name].kind is not Kind.DIFFERENTIAL:
-            raise UsageError(
-                f"{name!r} is {declared[name].kind}: it keeps what arrives, and is made equal to nothing",
-                hint=f"use `tidemark buffer ingest {name}`"
-                if isinstance(declared[name].source, BufferSource)
-                else f"use `tidemark append {name}`",
-            )
-        chosen[name] = declared[name]
-    return chosen
+    chosen = choose(declared, words, lambda each: each.kind is Kind.DIFFERENTIAL, require=_require_differential)
+    return {declaration.name: declaration for declaration in chosen}
+
+
+def _require_differential(declaration: Declaration) -> None:
+    name = declaration.name
+    if declaration.kind is not Kind.DIFFERENTIAL:
+        raise UsageError(
+            f"{name!r} is {declaration.kind}: it keeps what arrives, and is made equal to nothing",
+            hint=f"use `tidemark buffer ingest {name}`"
+            if declaration.reads_buffer
+            else f"use `tidemark append {name}`",
+        )
 
 
 def skip_stale(declaration: Declaration, inputs: Mapping[str, CollectionReport]) -> CollectionReport | None:
