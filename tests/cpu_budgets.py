@@ -51,7 +51,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/ingest/persist": 218,
     "tests/ingest/replay": 95,
     "tests/lifecycle": 22,
-    "tests/live": 600,
+    "tests/live": 1020,
     "tests/orchestration": 62,
     "tests/orchestration/lineage": 7,
     "tests/orchestration/sensors": 13,
