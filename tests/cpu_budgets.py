@@ -29,7 +29,7 @@ BUDGETS_S: dict[str, int] = {
     "tests/collections/quality": 13,
     "tests/collections/reconcile": 700,
     "tests/collections/schema": 11,
-    "tests/collections/sources": 50,
+    "tests/collections/sources": 62,
     "tests/collections/staged": 109,
     "tests/collections/system": 38,
     "tests/dags": 305,

@@ -175,6 +175,7 @@ def test_paths_are_relative_to_the_declaring_file_and_uris_are_left_alone(tmp_pa
     [
         ("jdbc:sqlite:x.db", "jdbc:sqlite:{folder}/x.db"),
         ("jdbc:sqlite:/x.db", "jdbc:sqlite:/x.db"),
+        ("jdbc:sqlite:shop:main.db", "jdbc:sqlite:{folder}/shop:main.db"),
         ("jdbc:sqlite:file:/x.db?mode=ro", "jdbc:sqlite:file:/x.db?mode=ro"),
         ("jdbc:postgresql:shop", "jdbc:postgresql:shop"),
     ],
@@ -433,6 +434,9 @@ def test_a_declaration_built_in_code_names_the_formats_too() -> None:
         ("kind: append-only\nschema: '_entry bigint'", "'_entry' is Tidemark's own"),
         ("kind: append-only\nschema: 'a int, _file string'", "'_file' is Tidemark's own or Iceberg's"),
         ("kind: append-only\nschema: 'a int, A int'", "stands twice"),
+        ("kind: append-only\nschema: 'a int'\ntags: ['a+']", "'a+' is no tag"),
+        ("kind: append-only\nschema: 'a int'\ntags: ['']", "'' is no tag"),
+        ("kind: append-only\nschema: 'a int'\ntags: ['a b']", "'a b' is no tag"),
     ],
 )
 def test_contradictions_are_refused_with_the_way_out(tmp_path: Path, fields: str, said: str) -> None:
@@ -447,6 +451,8 @@ def test_contradictions_are_refused_with_the_way_out(tmp_path: Path, fields: str
         ("{format: jdbc, url: 'jdbc:sqlite:x'}", "exactly one of `dbtable` and `query`"),
         ("{format: jdbc, url: 'jdbc:sqlite:x', dbtable: t, query: q}", "exactly one of `dbtable` and `query`"),
         ("{format: jdbc, url: 'http://x', dbtable: t}", "must start with jdbc:"),
+        ("{format: jdbc, url: 'jdbc:sqlite:', dbtable: t}", "names no file by its path"),
+        ("{format: jdbc, url: 'jdbc:sqlite:file:x.db', dbtable: t}", "names no file by its path"),
         ("{format: jdbc, url: 'jdbc:postgresql://u:p@h/d', dbtable: t}", "must not hold a user or a password"),
         ("{format: jdbc, url: 'jdbc:postgresql://h/d?password=p', dbtable: t}", "must not hold a user or a password"),
         ("{format: jdbc, url: 'jdbc:oracle:thin:u/p@//h:1521/d', dbtable: t}", "must not hold a user or a password"),

@@ -59,6 +59,7 @@ def test_a_connection_that_cannot_be_read_is_named_and_not_quoted(text: str) -> 
         {"AIRFLOW_CONN_LAKE": "sqlite:///a.db"},
         {"AIRFLOW_CONN_LAKE": json.dumps({"conn_type": "sqlite", "host": "data/a.db"})},
         {"TIDEMARK_SOURCE_LAKE_URL": "jdbc:sqlite:a.db"},
+        {"TIDEMARK_SOURCE_LAKE_URL": "jdbc:sqlite:file:a.db"},
     ],
 )
 def test_a_file_of_a_connection_has_a_whole_path(variables: dict[str, str]) -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from tidemark.collections.declarations.append_only import (
     ColumnName,
@@ -204,6 +212,14 @@ class Declaration(Strict):
         if "schema" not in data or source.get("format") not in UNTYPED_FORMATS:
             return data
         return {**data, "source": {"schema": data["schema"], **source}}
+
+    @field_validator("tags")
+    @classmethod
+    def _can_be_selected(cls, tags: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        for tag in tags:
+            if info.context and ("+" in tag or tag.split() != [tag]):  # what an earlier version stored stays readable
+                raise ValueError(f"{tag!r} is no tag: it has at least one letter, no blank and no `+`")
+        return tags
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:

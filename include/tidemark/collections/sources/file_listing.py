@@ -63,6 +63,12 @@ class FileListing:
         """Whether folders below ``base`` add columns, whose types only Spark infers."""
         return self.base is not None and any("=" in file.uri.removeprefix(self.base) for file in self.files)
 
+    @property
+    def folder_columns(self) -> frozenset[str]:
+        """The names of the columns that folders below ``base`` add, in lower case."""
+        below = (file.uri.removeprefix(self.base or file.uri).split("/")[:-1] for file in self.files)
+        return frozenset(folder.partition("=")[0].lower() for folders in below for folder in folders if "=" in folder)
+
 
 def list_files(path: str, spark: SparkSession | None = None, *, where: str = "") -> FileListing:
     """List the file ``path``, the files below the folder ``path``, or the files that match the pattern ``path``.

@@ -18,7 +18,7 @@ from tidemark.secrets.redaction import know
 JDBC = "jdbc:"
 SQLITE = "jdbc:sqlite:"
 EXAMPLE_URL = "jdbc:postgresql://host:5432/database"
-_WHOLE_SQLITE = ("/", ":", "file:")  # a path, ``:memory:`` or ``:resource:``, a URI
+_WHOLE_SQLITE = ("/", ":", "file:/")  # a path, ``:memory:`` or ``:resource:``, a URI
 _JDBC_SCHEMES = {"postgres": "postgresql", "postgresql": "postgresql", "mysql": "mysql", "sqlite": "sqlite"}
 
 

@@ -100,6 +100,21 @@ def test_what_a_moved_source_is_not_to_blame_for_stays_what_it_is(opener: Opener
         raise CommitStateUnknown("the catalog did not answer")
 
 
+@pytest.mark.parametrize("schema", [None, "k int, v string, a int"])
+def test_headers_of_csv_files_lack_the_columns_of_folders(opener: Opener, tmp_path: Path, schema: str | None) -> None:
+    for number in (1, 2):
+        path = tmp_path / "src" / f"a={number}" / "x.csv"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"k,v\n{number},x\n")
+    source = {"format": "csv", "path": "src", "options": {"header": True}, "schema": schema}
+    key = int if schema else str
+    assert rows(opener(source)) == [(key(1), "x", 1), (key(2), "x", 2)]
+    (tmp_path / "src" / "a=2" / "x.csv").write_text("k\n2\n")
+    if schema:
+        with pytest.raises(SchemaMismatch, match="lacks the column 'v'"):
+            opener(source)
+
+
 def test_partition_folders_become_columns_and_hidden_files_are_left_out(opener: Opener, tmp_path: Path) -> None:
     write_parquet(tmp_path / "t/day=2013-01-01/a.parquet", x=[1])
     write_parquet(tmp_path / "t/day=2013-01-02/b.parquet", x=[2])

@@ -59,7 +59,8 @@ class CsvSource(FileSource):
         """Refuse a header that differs from the declared schema: Spark reads the columns by position."""
         if not self.has_header or self.columns is None:
             return
-        declared = [column.name for column in self.columns]
+        of_folders = listing.folder_columns
+        declared = [column.name for column in self.columns if column.name.lower() not in of_folders]
         for file in listing.files:
             header = self._header(file)
             if header is None or [name.lower() for name in header] == [name.lower() for name in declared]:

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator, model_validator
 
 from tidemark.collections.sources.database_version import Rows, answer_text, ask, can_ask, failed
-from tidemark.collections.sources.formats.source import IDENTIFIER, OptionValue, SourceWithOptions, absolute_path
+from tidemark.collections.sources.formats.source import IDENTIFIER, OptionValue, SourceWithOptions, path_in_folder
 from tidemark.collections.sources.logins import EXAMPLE_URL, JDBC, SQLITE, Login, find_login, is_relative
 from tidemark.collections.sources.pins import VersionPin
 from tidemark.errors import ConfigurationInvalid
@@ -75,8 +75,14 @@ class JdbcSource(SourceWithOptions):
             raise ValueError("must not hold a user or a password: name a `connection` that has them")
         if not url.startswith(JDBC):
             raise ValueError(f"must start with {JDBC}, for example {EXAMPLE_URL}")
-        is_of_file = is_strict and is_relative(url)
-        return f"{SQLITE}{absolute_path(url.removeprefix(SQLITE), info)}" if is_of_file else url
+        if not (is_strict and is_relative(url)):
+            return url
+        file = url.removeprefix(SQLITE)
+        if not file.strip() or file.startswith("file:"):
+            raise ValueError(
+                f"names no file by its path: write {SQLITE}FILE, relative to the YAML file, or its whole path"
+            )
+        return f"{SQLITE}{path_in_folder(file, info)}"
 
     @field_validator("options")
     @classmethod

@@ -213,8 +213,11 @@ def absolute_path(path: str, info: ValidationInfo) -> str:
     """Return ``path`` relative to the folder of the declaring file; URIs and absolute paths stay unchanged."""
     if not path.strip():
         raise ValueError("is empty")
-    if _SCHEME.match(path):
-        return path
+    return path if _SCHEME.match(path) else path_in_folder(path, info)
+
+
+def path_in_folder(path: str, info: ValidationInfo) -> str:
+    """Return ``path`` relative to the folder of the declaring file, whatever letters it begins with."""
     folder = Path((info.context or {}).get("folder", "/"))
     # Not resolve(): each run must follow a link, which may be switched to the next release of the data.
     return str(folder / Path(path).expanduser())
