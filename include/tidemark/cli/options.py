@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,13 @@ from tidemark.settings import Settings
 
 if TYPE_CHECKING:
     from tidemark.iceberg.shards import Shards
+
+
+def selected(what: str, *, otherwise: str) -> Any:
+    """Return the argument of a command that takes the words of ``select``, and works on ``otherwise`` without any."""
+    rules = "`tag:TAG`, `+NAME` (with all that it reads), `NAME+` (with all that read it)"
+    text = f"{what}, or {rules}; without any: {otherwise}."
+    return typer.Argument(metavar="[NAME…]", help=text, autocompletion=complete_selection)
 
 
 def complete_selection(incomplete: str) -> list[str]:
@@ -52,7 +59,6 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A declared collection
 Names = Annotated[
     list[str], typer.Argument(metavar="NAME…", help="Declared collections.", autocompletion=complete_collection)
 ]
-RULES = "`tag:TAG`, `+NAME` (with all that it reads), `NAME+` (with all that read it)"  # help of what `select` takes
 IntervalOption = Annotated[
     tuple[str, str] | None,
     typer.Option(

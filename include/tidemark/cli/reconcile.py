@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidemark.cli.console import change, print_json, print_line, print_report, print_table, stderr, working
-from tidemark.cli.options import (
-    RULES,
-    AsJson,
-    IntervalOption,
-    Name,
-    Names,
-    complete_selection,
-    connect_shards,
-    load_deployment,
-)
+from tidemark.cli.options import AsJson, IntervalOption, Name, Names, connect_shards, load_deployment, selected
 from tidemark.clock import SystemClock
 from tidemark.collections.quality.guards import SAMPLE_ROWS, Overrides
 from tidemark.entry_points import parse_interval, record
@@ -29,14 +20,7 @@ from tidemark.spark.session import spark_on_demand
 if TYPE_CHECKING:
     from tidemark.collections.deployment import Deployment
 
-DifferentialNames = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[NAME…]",
-        help=f"Declared differential collections, or {RULES}; without any: all of them.",
-        autocompletion=complete_selection,
-    ),
-]
+DifferentialNames = Annotated[list[str] | None, selected("Declared differential collections", otherwise="all of them")]
 DetailedExitCode = Annotated[
     bool, typer.Option("--detailed-exitcode", help="Exit with 2 if there is something to correct.")
 ]

@@ -26,9 +26,8 @@ def choose_ingested(deployment: Deployment, words: Sequence[str]) -> list[Declar
         UnknownCollection: If a name is not applied; with near matches.
         UsageError: If a named collection does not read a buffer, or no collection has a tag.
     """
-    applied = deployment.registry.read()
-    declared, renamed = applied.declarations, applied.renamed
-    return choose(declared, words, lambda each: each.reads_buffer, require=check_buffer_source, renamed=renamed)
+    declared = deployment.registry.read().declarations
+    return choose(declared, words, lambda each: each.reads_buffer, require=check_buffer_source)
 
 
 def ingest_all(

@@ -11,14 +11,13 @@ import typer
 
 from tidemark.cli.console import print_line, print_report, print_result, print_table, working
 from tidemark.cli.options import (
-    RULES,
     AsJson,
     Name,
-    complete_selection,
     connect_shards,
     current_user,
     load_settings,
     load_settings_to_look,
+    selected,
 )
 from tidemark.clock import SystemClock
 from tidemark.entry_points import record
@@ -37,23 +36,9 @@ quarantine = typer.Typer(
     name="quarantine", help="Entries and rows that could not be ingested, with the reason.", no_args_is_help=True
 )
 
-SomeNames = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[NAME…]",
-        help=f"Collections, or {RULES}; without any: all that read a buffer.",
-        autocompletion=complete_selection,
-    ),
-]
+SomeNames = Annotated[list[str] | None, selected("Collections", otherwise="all that read a buffer")]
 PersistNow = Annotated[bool, typer.Option("--now", help="All rows, however young, and whatever is declared.")]
-PersistedNames = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[NAME…]",
-        help=f"Collections, or {RULES}; without any: all with event times.",
-        autocompletion=complete_selection,
-    ),
-]
+PersistedNames = Annotated[list[str] | None, selected("Collections", otherwise="all with event times")]
 MaxEntries = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="The most that a collection gets, shared by what waits where.")
 ]

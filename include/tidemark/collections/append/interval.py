@@ -57,8 +57,7 @@ def choose_appended(deployment: Deployment, words: Sequence[str]) -> list[Declar
         return declared.name in words or (declared.kind is Kind.APPEND_ONLY and declared.needs_interval)
 
     # What is named is checked one by one, so that one failure leaves the others alone.
-    applied = deployment.registry.read()
-    return choose(applied.declarations, words, belongs, require=lambda _: None, renamed=applied.renamed)
+    return choose(deployment.registry.read().declarations, words, belongs, require=lambda _: None)
 
 
 def append_small(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tidemark.collections.declarations.collection import Declaration
+from tidemark.collections.deployment import Applied
 from tidemark.errors import UnknownCollection, UsageError
 
 _TAG, _NEIGHBOURS = "tag:", "+"
@@ -20,7 +21,6 @@ def choose(
     belongs: Callable[[Declaration], bool],
     *,
     require: Callable[[Declaration], object],
-    renamed: Mapping[str, str] | None = None,
 ) -> list[Declaration]:
     """Return the declared collections that ``words`` select, or all, as far as they belong to what is to be done.
 
@@ -30,7 +30,7 @@ def choose(
         UsageError: If the words select nothing that belongs.
         Others as ``select``.
     """
-    names = select(declared, words, renamed=renamed) if words else sorted(declared)
+    names = select(declared, words) if words else sorted(declared)
     for name in names:
         if name in words:
             require(declared[name])
@@ -43,21 +43,17 @@ def choose(
     return chosen
 
 
-def select(
-    declared: Mapping[str, Declaration], words: Sequence[str], *, renamed: Mapping[str, str] | None = None
-) -> list[str]:
+def select(declared: Mapping[str, Declaration], words: Sequence[str]) -> list[str]:
     """Return the names that the words select, in the order of the words, each name once.
 
-    ``renamed`` are new names by the old ones, for messages.
-
     Raises:
-        UnknownCollection: If a word names no declared collection.
+        UnknownCollection: If a word names no declared collection; with its new name, or near matches.
         UsageError: If no collection has the tag.
     """
     names: dict[str, None] = {}
     for word in words:
         kernel = word.removeprefix(_NEIGHBOURS).removesuffix(_NEIGHBOURS)
-        found = dict.fromkeys(_find(declared, kernel, renamed))
+        found = dict.fromkeys(_find(declared, kernel))
         names |= found
         if word.startswith(_NEIGHBOURS):
             names |= _reach(found, {name: declaration.inputs for name, declaration in declared.items()})
@@ -66,10 +62,10 @@ def select(
     return [*names]
 
 
-def _find(declared: Mapping[str, Declaration], kernel: str, renamed: Mapping[str, str] | None) -> list[str]:
+def _find(declared: Mapping[str, Declaration], kernel: str) -> list[str]:
     if not kernel.startswith(_TAG):
         if kernel not in declared:
-            raise UnknownCollection.named(kernel, declared, renamed=renamed)
+            raise UnknownCollection.named(kernel, declared, renamed=Applied({**declared}).renamed)
         return [kernel]
     tag = kernel.removeprefix(_TAG)
     found = sorted(name for name, declaration in declared.items() if tag in declaration.tags)

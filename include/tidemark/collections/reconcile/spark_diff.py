@@ -35,8 +35,8 @@ def bucket_set(wanted: NDArray[np.int64], bucket_count: int) -> Column:
 def in_buckets(frame: DataFrame, shape: RowShape, prefix: str, bucket_count: int, wanted: Column) -> DataFrame:
     """Return the rows in the ``wanted`` buckets (see ``bucket_set``) of ``bucket_count``."""
     bucket = shape.bucket(prefix, bucket_count)
-    word = F.get(wanted, F.shiftright(bucket, 6).cast("int"))
-    bit = F.call_function("shiftright", word, bucket.bitwiseAND(F.lit(63).cast("bigint")).cast("int"))
+    word = F.get(wanted, F.shiftright(bucket, _WORD_BITS.bit_length() - 1).cast("int"))
+    bit = F.call_function("shiftright", word, bucket.bitwiseAND(F.lit(_WORD_BITS - 1).cast("bigint")).cast("int"))
     return frame.where(bit.bitwiseAND(F.lit(1).cast("bigint")) == 1)
 
 

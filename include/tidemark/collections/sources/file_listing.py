@@ -61,12 +61,14 @@ class FileListing:
     @property
     def has_partition_folders(self) -> bool:
         """Whether folders below ``base`` add columns, whose types only Spark infers."""
-        return self.base is not None and any("=" in file.uri.removeprefix(self.base) for file in self.files)
+        return bool(self.folder_columns)
 
     @property
     def folder_columns(self) -> frozenset[str]:
         """The names of the columns that folders below ``base`` add, in lower case."""
-        below = (file.uri.removeprefix(self.base or file.uri).split("/")[:-1] for file in self.files)
+        if self.base is None:
+            return frozenset()
+        below = (file.uri.removeprefix(self.base).split("/")[:-1] for file in self.files)
         return frozenset(folder.partition("=")[0].lower() for folders in below for folder in folders if "=" in folder)
 
 

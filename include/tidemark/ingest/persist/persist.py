@@ -90,10 +90,8 @@ def choose_persisted(deployment: Deployment, words: Sequence[str]) -> list[Decla
         UnknownCollection: If a name is not applied; with near matches.
         UsageError: If a named collection declares no event times, or no collection has a tag.
     """
-    applied = deployment.registry.read()
-    declared, renamed = applied.declarations, applied.renamed
-    has_times, require = (lambda each: each.event_time is not None), PartitionRules.required
-    return choose(declared, words, has_times, require=require, renamed=renamed)
+    declared = deployment.registry.read().declarations
+    return choose(declared, words, lambda each: each.event_time is not None, require=PartitionRules.required)
 
 
 def persist_all(
